@@ -1,0 +1,216 @@
+"""What goes in and out of the cache manager.
+
+Block ids run from 1 to `num_blocks`; block 0 is the null block, the placeholder of unused table entries.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from kvbench.cache.content import Content
+
+NULL_BLOCK = 0
+Int32s = NDArray[np.int32]
+Int64s = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class CacheGroup:
+    """A layer group as the bookkeeping sees it."""
+
+    kind: Literal["full", "window", "latent"] = "full"
+    window: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CacheSettings:
+    """Sizes and policies of one manager. `namespace` is mixed into every prefix key (model, KV dtype …)."""
+
+    block_size: int
+    num_blocks: int
+    max_sequences: int
+    max_context: int
+    groups: tuple[CacheGroup, ...] = (CacheGroup(),)
+    allocator: str = "paged"
+    prefix_cache: str = "none"
+    hash_function: str = "xxh3-128"
+    eviction: str = "lru"
+    host_blocks: int = 0
+    namespace: bytes = b""
+
+
+@dataclass(slots=True)
+class Transfers:
+    """Block copies that the KV store must carry out before the next forward pass, in this order:
+
+    1. offload: device → host; 2. promote: host → device; 3. copy: device → device (copy-on-write).
+    Within one list no destination is also a source of the same list.
+    """
+
+    offload_device: list[int] = field(default_factory=list)
+    offload_host: list[int] = field(default_factory=list)
+    promote_host: list[int] = field(default_factory=list)
+    promote_device: list[int] = field(default_factory=list)
+    copy_source: list[int] = field(default_factory=list)
+    copy_destination: list[int] = field(default_factory=list)
+
+    def __bool__(self) -> bool:
+        return bool(self.offload_device or self.promote_host or self.copy_source)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What one admission would do; `commit` does exactly this or raises. Valid until the manager's next change."""
+
+    content: Content
+    fits: bool
+    cached_tokens: int
+    """Tokens at the front whose KV need not be computed (device hits and promotions)."""
+    hold_tokens: int
+    """Tokens that have a slot after the commit."""
+    promise_tokens: int
+    """Length up to which growth is promised: blocks set aside, not allocated."""
+    new_blocks: int
+    """Blocks taken from the pool (promotions included), over all groups."""
+    promote_blocks: int
+    evict_blocks: int
+    """Cached blocks that lose their contents."""
+    shortfall_blocks: int
+    """Blocks missing when `fits` is False."""
+    epoch: int
+    """The manager's change counter when the plan was made."""
+    detail: object = None
+    """The manager's own part of the plan."""
+
+
+@dataclass(frozen=True, slots=True)
+class AppendPlan:
+    """What growing the given sequences in one go would do."""
+
+    rows: Int32s
+    new_lengths: Int32s
+    fits: bool
+    new_blocks: int
+    shortfall_blocks: int
+    epoch: int
+    detail: object = None
+
+
+@dataclass(frozen=True, slots=True)
+class Admission:
+    """A sequence that now has a row in the block tables."""
+
+    row: int
+    cached_tokens: int
+    promoted_tokens: int
+
+
+@dataclass(slots=True)
+class CacheStats:
+    """State and running totals; tokens unless the name says blocks. `external_blocks`: free blocks that cannot
+    serve the next admission for want of adjacency (contiguous allocator; 0 when paged)."""
+
+    blocks_total: int = 0
+    blocks_free: int = 0
+    blocks_cached: int = 0
+    blocks_used: int = 0
+    blocks_in_transfer: int = 0
+    live_cached_tokens: int = 0
+    internal_slots: int = 0
+    reserved_slots: int = 0
+    external_blocks: int = 0
+    host_blocks_total: int = 0
+    host_blocks_used: int = 0
+    evictions: int = 0
+    prefix_cache_queries: int = 0
+    prefix_cache_hits: int = 0
+    preempted_queries: int = 0
+    preempted_hits: int = 0
+    copy_on_write_copies: int = 0
+    offloaded_blocks: int = 0
+    promoted_blocks: int = 0
+
+
+class CacheManager(Protocol):
+    """The one door to the bookkeeping; the paged manager and the contiguous baseline both stand behind it.
+
+    Units: lengths in tokens, rows are block-table rows. A refused plan changes nothing, not even the LRU order (E05).
+    """
+
+    settings: CacheSettings
+
+    def plan(self, content: Content, hold_tokens: int, promise_tokens: int = 0, *, readmission: bool = False) -> Plan:
+        """What admitting this sequence takes. `hold_tokens` is the length that must have slots now, counted from
+        token 0 (hits included); if hits alone reach further, hits win. Never covers the whole prompt by hits: at
+        least the last known token is computed (E12).
+        `readmission` counts look-ups and hits apart (E19)."""
+        ...
+
+    def commit(self, plan: Plan) -> Admission:
+        """Carry out a plan that fits."""
+        ...
+
+    def can_ever_fit(self, tokens: int) -> bool:
+        """Whether an empty pool could hold one sequence of this length; exactly fitting is fitting (E26, E27)."""
+        ...
+
+    def plan_append(self, rows: Int32s, new_lengths: Int32s) -> AppendPlan:
+        """What it takes for every row to have slots for `new_lengths` tokens, blocks to be copied on write included.
+        A row's own promise is spent before the common supply."""
+        ...
+
+    def commit_append(self, plan: AppendPlan) -> None:
+        """Carry out an append plan that fits: one vector operation, no loop over sequences."""
+        ...
+
+    def slots(self, rows: Int32s, starts: Int32s, counts: Int32s, group: int = 0) -> Int64s:
+        """Flat slot ids (block · block_size + offset) of tokens [start, start + count) of each row, concatenated."""
+        ...
+
+    def table(self, rows: Int32s, width: int, group: int = 0) -> Int32s:
+        """Block tables of the rows, `[len(rows), width]`."""
+        ...
+
+    def mark_computed(self, rows: Int32s, lengths: Int32s) -> None:
+        """KV of the first `length` tokens of each row is now written: full blocks are published (E09)."""
+        ...
+
+    def release(self, row: int) -> None:
+        """The sequence is finished or preempted; its blocks go back tail-first, published ones stay cached."""
+        ...
+
+    def fork(self, row: int, content: Content) -> int:
+        """A new row that shares every block of `row`; the first write into a shared block copies it."""
+        ...
+
+    def truncate(self, row: int, length: int) -> None:
+        """Drop slots beyond `length` tokens (speculation rolled back)."""
+        ...
+
+    def take_transfers(self) -> Transfers:
+        """Copies decided since the last call; the caller carries them out before anything else touches KV."""
+        ...
+
+    def complete(self, transfers: Transfers) -> None:
+        """The copies are done: promoted blocks become readable, pinned ones are let go."""
+        ...
+
+    def stats(self) -> CacheStats: ...
+
+    def reset(self) -> None:
+        """Forget all cached contents and counters; no sequence may be live."""
+        ...
+
+    def check_invariants(self) -> None:
+        """Raise `InternalError` naming the block or row when the books do not add up (MECHANISMS "accounting")."""
+        ...
+
+    listener: Callable[[str, bytes], None] | None
+    """Called with ("stored" | "removed", key) when the first copy of a block's contents appears / the last one goes."""

@@ -1,0 +1,1 @@
+"""The reference paged inference engine."""

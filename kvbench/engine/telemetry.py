@@ -1,0 +1,76 @@
+"""What the engine exports for every step and every request (MECHANISMS §E, DESIGN §5). Torch-free.
+
+Times are seconds since the start of the workload, by the engine's clock. Counters are per step, not running totals.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass(slots=True)
+class StepRecord:
+    """One engine step; field names are the columns of `steps.parquet`."""
+
+    step: int
+    t_s: float
+    """Start of the step."""
+    duration_s: float
+    batch_size: int
+    prefill_tokens: int
+    decode_tokens: int
+    context_tokens: int
+    """KV tokens read by attention in this step."""
+    active_sequences: int
+    waiting_sequences: int
+    kv_capacity_bytes: int
+    kv_bytes_used: int
+    kv_blocks_total: int
+    kv_blocks_free: int
+    live_cached_tokens: int
+    internal_slots: int
+    reserved_slots: int
+    external_blocks: int
+    admissions: int
+    preemptions: int
+    evictions: int
+    prefix_cache_queries: int
+    prefix_cache_hits: int
+    host_offload_bytes: int
+    host_promotions: int
+    """Blocks promoted."""
+    promotion_stall_s: float
+    """Time the step waited for promotions before its forward pass."""
+    copy_on_write_copies: int
+
+
+@dataclass(slots=True)
+class RequestRecord:
+    """One request from scheduled arrival to its end; field names are the columns of `requests.parquet`.
+
+    `queue_time_s` arrival → first scheduled; `prefill_time_s` → first token; `decode_time_s` → last token.
+    `itl_s` has `output_tokens − 1` gaps, TTFT never among them (M31). `finish_reason`: length, stop, rejected or error.
+    """
+
+    request_id: int
+    arrival_s: float
+    input_tokens: int
+    output_tokens: int
+    cached_tokens: int
+    """Prompt tokens found in the prefix cache at the first admission, promotions included."""
+    allocated_blocks: int
+    """Most blocks held at once."""
+    queue_time_s: float | None
+    prefill_time_s: float | None
+    decode_time_s: float | None
+    ttft_s: float | None
+    tpot_s: float | None
+    e2e_s: float | None
+    preemptions: int
+    finish_reason: str
+    error: str | None = None
+    itl_s: list[float] = field(default_factory=list)
+    recomputed_tokens: int = 0
+    """Tokens whose KV was computed again after a preemption."""
+    draft_tokens: int = 0
+    accepted_tokens: int = 0

@@ -1,0 +1,71 @@
+"""What a model's KV cache looks like: layer groups, heads, and the rest that decides bytes and speed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+GroupKind = Literal["full", "window", "latent"]
+
+
+@dataclass(frozen=True, slots=True)
+class LayerGroup:
+    """Layers that cache alike.
+
+    `full` and `window` keep K (`kv_heads × k_head_dim`) and V (`kv_heads × v_head_dim`) per token;
+    `latent` (MLA) keeps one vector of `k_head_dim` = kv_lora_rank + qk_rope_head_dim elements, `kv_heads` 1 and
+    `v_head_dim` 0, for K and V together. `window` is the number of tokens a query sees, itself included.
+    """
+
+    kind: GroupKind
+    layers: tuple[int, ...]
+    kv_heads: int
+    k_head_dim: int
+    v_head_dim: int
+    window: int | None = None
+
+    @property
+    def elements_per_token_and_layer(self) -> int:
+        return self.kv_heads * (self.k_head_dim + self.v_head_dim)
+
+
+@dataclass(frozen=True, slots=True)
+class ModelGeometry:
+    """A decoder-only transformer by its numbers; torch-free.
+
+    `family` is the Hugging Face `model_type`. `rope_scaling` is the dict of `config.json` as it stands.
+    `parameters` is the exact weight count where the family's formula is known, else None.
+    """
+
+    name: str
+    family: str
+    source: str
+    num_layers: int
+    hidden_size: int
+    intermediate_size: int
+    query_heads: int
+    kv_heads: int
+    head_dim: int
+    vocab_size: int
+    max_context: int
+    groups: tuple[LayerGroup, ...]
+    rms_norm_eps: float = 1e-6
+    rope_theta: float = 10_000.0
+    rope_scaling: dict[str, Any] | None = field(default=None, hash=False)
+    attention_bias: bool = False
+    mlp_bias: bool = False
+    qk_norm: bool = False
+    tie_word_embeddings: bool = False
+    parameters: int | None = None
+    active_parameters: int | None = None
+
+    @property
+    def attention_mode(self) -> str:
+        """mha, gqa, mqa or mla, with `+window` where some layer has one."""
+        if any(g.kind == "latent" for g in self.groups):
+            mode = "mla"
+        elif self.kv_heads == self.query_heads:
+            mode = "mha"
+        else:
+            mode = "mqa" if self.kv_heads == 1 else "gqa"
+        return mode + ("+window" if any(g.kind == "window" for g in self.groups) else "")

@@ -1,0 +1,1 @@
+"""What was asked: suites, their fields, and the cases they expand into."""

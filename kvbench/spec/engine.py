@@ -1,0 +1,80 @@
+"""Settings of the reference engine: every one can be an axis of a suite."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from kvbench.spec.fields import Bytes, BytesOrAuto, DtypeName, Settings
+
+KvDtype = Annotated[Literal["fp32", "fp16", "bf16", "int8"], DtypeName]
+WeightDtype = Annotated[Literal["auto", "fp32", "fp16", "bf16"], DtypeName]
+
+
+class EngineSettings(Settings):
+    """How the engine keeps KV and forms batches."""
+
+    block_size: int = Field(16, ge=1, le=256)
+    """Tokens per block of KV."""
+
+    kv_dtype: KvDtype = "fp32"
+    """Stored form of K and V; int8 carries a float32 scale per token and head inside the block."""
+
+    kv_memory: BytesOrAuto = "auto"
+    """Device memory for KV, bytes (`"64MiB"`) or `auto`: resolved once per run from free memory, the same for every
+    case."""
+
+    max_sequences: int = Field(64, ge=1, le=65_536)
+    """Most sequences served at once."""
+
+    max_batch_tokens: int = Field(2048, ge=1)
+    """Token budget of one step; `continuous` always takes at least one whole prompt."""
+
+    max_context: int | Literal["auto"] = "auto"
+    """Longest sequence, tokens; `auto` is the model's own limit."""
+
+    batch_policy: Literal["static", "continuous", "chunked"] = "chunked"
+    """`static`: a batch runs to its longest member. `continuous`: join and leave every step, prompts whole.
+    `chunked`: decodes first, prompts in chunks up to the token budget."""
+
+    admission: Literal["max-utilization", "guaranteed-no-evict"] = "max-utilization"
+    """`max-utilization` packs and may preempt; `guaranteed-no-evict` promises every sequence its declared
+    maximum."""
+
+    allocator: Literal["paged", "contiguous"] = "paged"
+    """`contiguous` reserves `max_context` slots in one piece for every sequence: the baseline that paging replaced."""
+
+    preemption: Literal["recompute"] = "recompute"
+    """What happens to a sequence that loses its blocks."""
+
+    prefix_cache: Literal["none", "hash"] = "none"
+    """Reuse of KV between requests with the same prefix; `hash` chains a digest over full blocks."""
+
+    hash_function: Literal["xxh3-128", "sha256"] = "xxh3-128"
+    """Digest of the prefix cache; hits compare tokens as well, so xxh3-128 is safe against collisions."""
+
+    eviction: Literal["lru", "fifo"] = "lru"
+    """Which cached, unreferenced block loses its contents first."""
+
+    offload: Literal["none", "host"] = "none"
+    """`host`: an evicted prefix-cache block moves to host memory and is promoted on a hit."""
+
+    host_memory: Bytes = Field(0, ge=0)
+    """Size of the host tier, bytes; needed when `offload = "host"`."""
+
+    attention: Literal["auto", "torch", "numba"] = "auto"
+    """Attention backend; `auto` is numba on a CPU, torch on CUDA."""
+
+    weight_dtype: WeightDtype = "auto"
+    """Dtype of weights and activations; `auto` is fp32 on a CPU, bf16 on CUDA."""
+
+    @model_validator(mode="after")
+    def _combination_makes_sense(self) -> EngineSettings:
+        if self.offload == "host" and self.prefix_cache == "none":
+            raise ValueError('offload = "host" extends the prefix cache, so it needs prefix_cache = "hash"')
+        if self.offload == "host" and self.host_memory == 0:
+            raise ValueError('offload = "host" needs host_memory, as in host_memory = "256MiB"')
+        if self.allocator == "contiguous" and self.prefix_cache != "none":
+            raise ValueError('allocator = "contiguous" cannot share blocks: set prefix_cache = "none"')
+        return self

@@ -1,0 +1,111 @@
+"""A suite as it stands in its TOML file: fixed settings, axes, and how to measure."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import Field
+
+from kvbench.spec.engine import EngineSettings, KvDtype
+from kvbench.spec.fields import Settings
+from kvbench.spec.workload import WorkloadSettings
+
+
+class ModelSettings(Settings):
+    """Whose KV cache."""
+
+    name: str = "auto"
+    """A preset, a folder with a Hugging Face `config.json`, or `auto`: the largest preset that suits the device."""
+    weights: Literal["random", "checkpoint"] = "random"
+    """`random`: seeded weights (geometry, not weights, decides memory and speed); `checkpoint`: the folder's
+    safetensors."""
+    seed: int = Field(0, ge=0, lt=2**63)
+    """Seed of random weights."""
+
+
+class KernelSettings(Settings):
+    """One decode-attention kernel at given shapes, timed alone."""
+
+    name: Literal["decode"] = "decode"
+    """Which kernel; `decode` is paged decode attention of one layer."""
+    block_size: int = Field(16, ge=1, le=256)
+    """Tokens per block of KV."""
+    kv_dtype: KvDtype = "fp32"
+    """Stored form of K and V."""
+    batch: int = Field(8, ge=1)
+    """Sequences."""
+    context: int = Field(1024, ge=1)
+    """Tokens of each sequence."""
+    query_heads: int = Field(8, ge=1)
+    """Query heads."""
+    kv_heads: int = Field(2, ge=1)
+    """KV heads; divides `query_heads`."""
+    head_dim: int = Field(64, ge=8, le=256)
+    """Elements per head."""
+    attention: Literal["auto", "torch", "numba"] = "auto"
+    """Attention backend."""
+
+
+class MeasureSettings(Settings):
+    """How samples are taken."""
+
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """`auto` is CUDA where there is one."""
+    repetitions: int = Field(3, ge=1)
+    """Samples per case, each in a fresh process."""
+    cache_state: Literal["cold"] = "cold"
+    """State of the prefix cache when a sample starts."""
+    timeout_s: float = Field(600.0, gt=0)
+    """A case that takes longer is stopped and recorded as `timeout`."""
+    warmup_requests: int = Field(4, ge=0)
+    """Requests on foreign token ids before the first case of a process and whenever a new kernel variant comes up."""
+    seed: int = Field(0, ge=0, lt=2**63)
+    """Seed of the order of cases."""
+    threads: int | Literal["auto"] = "auto"
+    """CPU threads for torch and numba; `auto` is the number of physical cores available."""
+    max_steps_recorded: int = Field(1_000_000, ge=1)
+    """Above this a declared one step in k is stored; totals stay exact."""
+    kernel_min_time_s: float = Field(0.25, gt=0)
+    """`kernel` cases: shortest timed window of a sample."""
+
+
+class SloSettings(Settings):
+    """Service-level objectives; goodput counts requests that meet all of them."""
+
+    ttft_s: float | None = Field(None, gt=0)
+    """Time to first token."""
+    tpot_s: float | None = Field(None, gt=0)
+    """Mean time per output token after the first."""
+    e2e_s: float | None = Field(None, gt=0)
+    """From scheduled arrival to last token."""
+
+
+class Suite(Settings):
+    """What to run."""
+
+    name: str = Field(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
+    """Short name; part of the run folder's name."""
+    title: str = ""
+    """One line for people."""
+    claim: str = ""
+    """The published claim that the suite re-measures."""
+    model: ModelSettings = ModelSettings()
+    """Whose KV cache."""
+    engine: EngineSettings | None = None
+    """Fixed engine settings; its presence (or an `engine.`, `workload.` or `model.` axis) makes `engine` cases."""
+    workload: WorkloadSettings = WorkloadSettings()
+    """Fixed workload settings of `engine` cases."""
+    kernel: KernelSettings | None = None
+    """Fixed kernel settings; its presence (or a `kernel.` axis) makes `kernel` cases."""
+    measure: MeasureSettings = MeasureSettings()
+    """How samples are taken."""
+    slo: SloSettings = SloSettings()
+    """Service-level objectives."""
+    axes: dict[str, list[Any]] = Field(default_factory=dict)
+    """Dotted key → values; all combinations are run."""
+    zip: list[dict[str, list[Any]]] = Field(default_factory=list)
+    """Groups of axes that advance together; each group counts as one axis of the product."""
+    exclude: list[dict[str, Any]] = Field(default_factory=list)
+    """Combinations to leave out: a case that matches every key of an entry (a value, or a list of values)."""
+    only: list[dict[str, Any]] = Field(default_factory=list)
+    """If given, a case must match at least one entry."""
