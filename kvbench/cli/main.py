@@ -1,0 +1,126 @@
+"""The `kvbench` command: finds the command's file, runs it, and turns errors into words and exit codes."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import sys
+import time
+import traceback
+from collections.abc import Sequence
+from importlib import import_module
+from pathlib import Path
+
+import click
+
+from kvbench import __version__
+from kvbench.errors import ExitCode, KvbenchError
+
+# name -> (module:command, the line that `kvbench --help` prints without importing the module)
+COMMANDS: dict[str, tuple[str, str]] = {
+    "sweep": ("kvbench.cli.sweep:sweep", "Run a suite: every case through the engine, on this device."),
+    "report": ("kvbench.cli.report:report", "Tables of a run."),
+    "size": ("kvbench.cli.size:size", "The memory arithmetic for a model on a GPU."),
+    "suites": ("kvbench.cli.suites:suites", "List, show and describe suites."),
+    "workload": ("kvbench.cli.workload:workload", "Look at a trace or a suite's requests."),
+    "manifest": ("kvbench.cli.manifest:manifest", "Show or compare what a run controlled."),
+    "doctor": ("kvbench.cli.doctor:doctor", "What would make numbers bad on this machine."),
+}
+
+
+class LazyCommands(click.Group):
+    """Imports a command's module when the command is used, so that help is quick."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        module, _, attribute = COMMANDS[cmd_name][0].partition(":")
+        command: click.Command = getattr(import_module(module), attribute)
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name = args[0] if args else ""
+        if name and not name.startswith("-") and name not in COMMANDS:
+            close = difflib.get_close_matches(name, COMMANDS, n=1)
+            raise click.UsageError(f"no command {name!r}" + (f"; did you mean {close[0]!r}?" if close else ""), ctx)
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
+
+
+@click.group(cls=LazyCommands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, "-V", "--version", prog_name="kvbench")
+def cli() -> None:
+    """Benchmark paged KV caches: which block size, KV dtype, batch policy, prefix-cache and offload
+    settings should I serve with?
+
+    Data goes to stdout, talk to stderr. Exit codes: 0 fine, 1 the answer is no, 2 bad usage or input,
+    3 finished but some cases failed, 4 this machine cannot, 5 data missing or invalid, 70 our bug,
+    130 interrupted.
+    """
+
+
+def main(args: Sequence[str] | None = None) -> None:
+    """Entry point of the console script; always ends the process with a meaningful code."""
+    sys.exit(run(args))
+
+
+def run(args: Sequence[str] | None = None) -> int:
+    """Run one command line and return its exit code."""
+    try:
+        answer = cli.main(args=args, prog_name="kvbench", standalone_mode=False)
+        sys.stdout.flush()
+        return int(answer) if isinstance(answer, int) else ExitCode.OK
+    except KvbenchError as error:
+        _complain(error.message, error.hint)
+        return int(error.exit_code)
+    except click.ClickException as error:
+        _complain_usage(error)
+        return int(ExitCode.USAGE)
+    except (click.Abort, KeyboardInterrupt):
+        _complain("interrupted", None)
+        return int(ExitCode.INTERRUPTED)
+    except BrokenPipeError:
+        # The reader (head, less) has gone: nobody is left to complain to, not even at interpreter exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return int(ExitCode.OK)
+    except SystemExit as stop:
+        return stop.code if isinstance(stop.code, int) else int(ExitCode.OK)
+    except BaseException as error:
+        _complain(f"internal error: {type(error).__name__}: {error}", f"please report it with {_log(error)}")
+        return int(ExitCode.BUG)
+
+
+def _complain(message: str, hint: str | None) -> None:
+    from kvbench.console import say
+
+    say(f"error: {message}", style="red")
+    if hint:
+        say(f"\nhint: {hint}")
+
+
+def _complain_usage(error: click.ClickException) -> None:
+    ctx = getattr(error, "ctx", None)
+    _complain(error.format_message().rstrip("."), f"see {ctx.command_path} --help" if ctx else "see kvbench --help")
+
+
+def _log(error: BaseException) -> Path | str:
+    """Write the traceback where it does not get in the way; the path, or where it went instead."""
+    from kvbench.paths import log_dir
+
+    text = "".join(traceback.format_exception(error))
+    path = log_dir() / f"error-{time.strftime('%Y%m%dT%H%M%S')}-{os.getpid()}.log"
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"kvbench {__version__}\n{' '.join(sys.argv)}\n{text}")
+    except OSError:
+        sys.stderr.write(text)
+        return "the traceback above"
+    return path
