@@ -42,6 +42,9 @@ class StepRecord:
     promotion_stall_s: float
     """Time the step waited for promotions before its forward pass."""
     copy_on_write_copies: int
+    readmission_queries: int = 0
+    """Tokens looked up by sequences that come back after a preemption (`preempted_queries` of the cache)."""
+    readmission_hits: int = 0
 
 
 @dataclass(slots=True)
