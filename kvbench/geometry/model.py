@@ -30,11 +30,43 @@ class LayerGroup:
 
 
 @dataclass(frozen=True, slots=True)
+class LatentShape:
+    """Multi-head latent attention: the low ranks and the head dims on both sides of the up-projection.
+
+    `q_lora_rank` None projects the queries directly.
+    """
+
+    q_lora_rank: int | None
+    kv_lora_rank: int
+    qk_nope_head_dim: int
+    qk_rope_head_dim: int
+    v_head_dim: int
+
+
+@dataclass(frozen=True, slots=True)
+class Experts:
+    """A mixture-of-experts MLP in every layer from `first_layer` on; the layers before it are dense.
+
+    `intermediate_size` is one routed expert's; `shared_intermediate_size` that of all shared experts together, 0
+    for none. `biased` experts and router carry bias vectors.
+    """
+
+    routed: int
+    per_token: int
+    intermediate_size: int
+    shared_intermediate_size: int = 0
+    first_layer: int = 0
+    biased: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class ModelGeometry:
     """A decoder-only transformer by its numbers; torch-free.
 
-    `family` is the Hugging Face `model_type`. `rope_scaling` is the dict of `config.json` as it stands.
-    `parameters` is the exact weight count where the family's formula is known, else None.
+    `family` is the Hugging Face `model_type`. `rope_scaling` is the dict of `config.json` as it stands, None for plain
+    rotary embeddings; `rope_local_theta` is the base of window layers where it differs.
+    `attention_bias` is a bias on q, k and v, `output_bias` one on o: qwen2 has the first without the second.
+    `parameters` is the exact weight count (`geometry/weights.py`), `active_parameters` those one token passes.
     """
 
     name: str
@@ -53,9 +85,16 @@ class ModelGeometry:
     rope_theta: float = 10_000.0
     rope_scaling: dict[str, Any] | None = field(default=None, hash=False)
     attention_bias: bool = False
+    output_bias: bool = False
     mlp_bias: bool = False
     qk_norm: bool = False
+    attention_sinks: bool = False
+    norms_per_layer: int = 2
+    hidden_act: str = "silu"
     tie_word_embeddings: bool = False
+    rope_local_theta: float | None = None
+    latent: LatentShape | None = None
+    experts: Experts | None = None
     parameters: int | None = None
     active_parameters: int | None = None
 
