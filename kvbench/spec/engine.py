@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
-from kvbench.spec.fields import Bytes, BytesOrAuto, DtypeName, Settings
+from kvbench.spec.fields import Bytes, BytesOrAuto, Count, CountOrAuto, DtypeName, Settings, dtype_schema
 
-KvDtype = Annotated[Literal["fp32", "fp16", "bf16", "int8"], DtypeName]
-WeightDtype = Annotated[Literal["auto", "fp32", "fp16", "bf16"], DtypeName]
+KvDtype = Annotated[Literal["fp32", "fp16", "bf16", "int8"], DtypeName, dtype_schema("fp32", "fp16", "bf16", "int8")]
+WeightDtype = Annotated[
+    Literal["auto", "fp32", "fp16", "bf16"], DtypeName, dtype_schema("auto", "fp32", "fp16", "bf16")
+]
 
 
 class EngineSettings(Settings):
     """How the engine keeps KV and forms batches."""
 
-    block_size: int = Field(16, ge=1, le=256)
+    block_size: int = Field(default=16, ge=1, le=256)
     """Tokens per block of KV."""
 
     kv_dtype: KvDtype = "fp32"
@@ -25,13 +28,13 @@ class EngineSettings(Settings):
     """Device memory for KV, bytes (`"64MiB"`) or `auto`: resolved once per run from free memory, the same for every
     case."""
 
-    max_sequences: int = Field(64, ge=1, le=65_536)
+    max_sequences: int = Field(default=64, ge=1, le=65_536)
     """Most sequences served at once."""
 
-    max_batch_tokens: int = Field(2048, ge=1)
+    max_batch_tokens: Count = 2048
     """Token budget of one step; `continuous` always takes at least one whole prompt."""
 
-    max_context: int | Literal["auto"] = "auto"
+    max_context: CountOrAuto = "auto"
     """Longest sequence, tokens; `auto` is the model's own limit."""
 
     batch_policy: Literal["static", "continuous", "chunked"] = "chunked"
@@ -60,7 +63,7 @@ class EngineSettings(Settings):
     offload: Literal["none", "host"] = "none"
     """`host`: an evicted prefix-cache block moves to host memory and is promoted on a hit."""
 
-    host_memory: Bytes = Field(0, ge=0)
+    host_memory: Bytes = 0
     """Size of the host tier, bytes; needed when `offload = "host"`."""
 
     attention: Literal["auto", "torch", "numba"] = "auto"
@@ -69,12 +72,10 @@ class EngineSettings(Settings):
     weight_dtype: WeightDtype = "auto"
     """Dtype of weights and activations; `auto` is fp32 on a CPU, bf16 on CUDA."""
 
-    @model_validator(mode="after")
-    def _combination_makes_sense(self) -> EngineSettings:
+    def conflicts(self) -> Iterator[tuple[str, str]]:
         if self.offload == "host" and self.prefix_cache == "none":
-            raise ValueError('offload = "host" extends the prefix cache, so it needs prefix_cache = "hash"')
+            yield "offload", 'offload = "host" extends the prefix cache, so it needs prefix_cache = "hash"'
         if self.offload == "host" and self.host_memory == 0:
-            raise ValueError('offload = "host" needs host_memory, as in host_memory = "256MiB"')
+            yield "offload", 'offload = "host" needs host_memory, as in host_memory = "256MiB"'
         if self.allocator == "contiguous" and self.prefix_cache != "none":
-            raise ValueError('allocator = "contiguous" cannot share blocks: set prefix_cache = "none"')
-        return self
+            yield "allocator", 'allocator = "contiguous" cannot share blocks: set prefix_cache = "none"'

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, Literal
 
 from pydantic import Field
+from pydantic.config import JsonDict
 
 from kvbench.spec.engine import EngineSettings, KvDtype
-from kvbench.spec.fields import Settings
+from kvbench.spec.fields import Count, CountOrAuto, Settings
 from kvbench.spec.workload import WorkloadSettings
 
 
@@ -19,7 +21,7 @@ class ModelSettings(Settings):
     weights: Literal["random", "checkpoint"] = "random"
     """`random`: seeded weights (geometry, not weights, decides memory and speed); `checkpoint`: the folder's
     safetensors."""
-    seed: int = Field(0, ge=0, lt=2**63)
+    seed: int = Field(default=0, ge=0, lt=2**63)
     """Seed of random weights."""
 
 
@@ -28,22 +30,26 @@ class KernelSettings(Settings):
 
     name: Literal["decode"] = "decode"
     """Which kernel; `decode` is paged decode attention of one layer."""
-    block_size: int = Field(16, ge=1, le=256)
+    block_size: int = Field(default=16, ge=1, le=256)
     """Tokens per block of KV."""
     kv_dtype: KvDtype = "fp32"
     """Stored form of K and V."""
-    batch: int = Field(8, ge=1)
+    batch: Count = 8
     """Sequences."""
-    context: int = Field(1024, ge=1)
+    context: Count = 1024
     """Tokens of each sequence."""
-    query_heads: int = Field(8, ge=1)
+    query_heads: Count = 8
     """Query heads."""
-    kv_heads: int = Field(2, ge=1)
+    kv_heads: Count = 2
     """KV heads; divides `query_heads`."""
-    head_dim: int = Field(64, ge=8, le=256)
+    head_dim: int = Field(default=64, ge=8, le=256)
     """Elements per head."""
     attention: Literal["auto", "torch", "numba"] = "auto"
     """Attention backend."""
+
+    def conflicts(self) -> Iterator[tuple[str, str]]:
+        if self.query_heads % self.kv_heads:
+            yield "query_heads", f"kv_heads {self.kv_heads} must divide query_heads {self.query_heads}"
 
 
 class MeasureSettings(Settings):
@@ -51,39 +57,44 @@ class MeasureSettings(Settings):
 
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """`auto` is CUDA where there is one."""
-    repetitions: int = Field(3, ge=1)
+    repetitions: int = Field(default=3, ge=1, le=10_000)
     """Samples per case, each in a fresh process."""
     cache_state: Literal["cold"] = "cold"
     """State of the prefix cache when a sample starts."""
-    timeout_s: float = Field(600.0, gt=0)
+    timeout_s: float = Field(default=600.0, gt=0)
     """A case that takes longer is stopped and recorded as `timeout`."""
-    warmup_requests: int = Field(4, ge=0)
+    warmup_requests: int = Field(default=4, ge=0, le=10_000)
     """Requests on foreign token ids before the first case of a process and whenever a new kernel variant comes up."""
-    seed: int = Field(0, ge=0, lt=2**63)
+    seed: int = Field(default=0, ge=0, lt=2**63)
     """Seed of the order of cases."""
-    threads: int | Literal["auto"] = "auto"
+    threads: CountOrAuto = "auto"
     """CPU threads for torch and numba; `auto` is the number of physical cores available."""
-    max_steps_recorded: int = Field(1_000_000, ge=1)
+    max_steps_recorded: Count = 1_000_000
     """Above this a declared one step in k is stored; totals stay exact."""
-    kernel_min_time_s: float = Field(0.25, gt=0)
+    kernel_min_time_s: float = Field(default=0.25, gt=0)
     """`kernel` cases: shortest timed window of a sample."""
 
 
 class SloSettings(Settings):
     """Service-level objectives; goodput counts requests that meet all of them."""
 
-    ttft_s: float | None = Field(None, gt=0)
+    ttft_s: float | None = Field(default=None, gt=0)
     """Time to first token."""
-    tpot_s: float | None = Field(None, gt=0)
+    tpot_s: float | None = Field(default=None, gt=0)
     """Mean time per output token after the first."""
-    e2e_s: float | None = Field(None, gt=0)
+    e2e_s: float | None = Field(default=None, gt=0)
     """From scheduled arrival to last token."""
+
+
+_NAME_WORDS: JsonDict = {"$comment": "1 to 64 letters, digits, '.', '_' or '-', with a letter or digit first"}
 
 
 class Suite(Settings):
     """What to run."""
 
-    name: str = Field(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
+    name: str = Field(
+        min_length=1, max_length=64, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", json_schema_extra=_NAME_WORDS
+    )
     """Short name; part of the run folder's name."""
     title: str = ""
     """One line for people."""

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import BeforeValidator, Field, WithJsonSchema
 
-from kvbench.spec.fields import Settings
+from kvbench.spec.fields import MAX_COUNT, Count, Ratio, Settings
 
 
 class Lengths(Settings):
@@ -16,47 +18,50 @@ class Lengths(Settings):
     """`constant` value · `uniform` low…high · `lognormal` by median and sigma · `empirical` drawn from `values` by
     `weights`."""
 
-    value: int | None = Field(None, ge=1)
+    value: Count | None = None
     """`constant`: tokens."""
-    low: int | None = Field(None, ge=1)
+    low: Count | None = None
     """`uniform`: smallest."""
-    high: int | None = Field(None, ge=1)
+    high: Count | None = None
     """`uniform`: largest, included."""
-    median: float | None = Field(None, gt=0)
+    median: float | None = Field(default=None, gt=0, le=MAX_COUNT)
     """`lognormal`: median tokens."""
-    sigma: float | None = Field(None, ge=0, le=5)
+    sigma: float | None = Field(default=None, ge=0, le=5)
     """`lognormal`: standard deviation of the logarithm."""
-    values: list[int] | None = None
+    values: list[Count] | None = Field(default=None, min_length=1)
     """`empirical`: token counts."""
-    weights: list[float] | None = None
+    weights: list[Annotated[float, Field(ge=0)]] | None = None
     """`empirical`: weight of each value; equal when left out."""
-    min: int | None = Field(None, ge=1)
+    min: Count | None = None
     """Draws below are clipped up to it, and counted."""
-    max: int | None = Field(None, ge=1)
+    max: Count | None = None
     """Draws above are clipped down to it, and counted."""
 
-    @model_validator(mode="after")
-    def _kind_has_its_numbers(self) -> Lengths:
-        needed = {
-            "constant": ("value",),
-            "uniform": ("low", "high"),
-            "lognormal": ("median", "sigma"),
-            "empirical": ("values",),
-        }
-        missing = [name for name in needed[self.kind] if getattr(self, name) is None]
-        if missing:
-            raise ValueError(f"lengths of kind {self.kind!r} need {' and '.join(missing)}")
-        if self.kind == "uniform" and (self.low or 0) > (self.high or 0):
-            raise ValueError(f"low {self.low} is above high {self.high}")
-        if self.values is not None and (not self.values or any(v < 1 for v in self.values)):
-            raise ValueError("values must be one or more positive token counts")
-        if self.weights is not None and (
-            len(self.weights) != len(self.values or ()) or any(w < 0 for w in self.weights) or sum(self.weights) <= 0
-        ):
-            raise ValueError("weights must be as many as values, none negative, not all zero")
+    def conflicts(self) -> Iterator[tuple[str, str]]:
+        for name in LENGTH_NUMBERS[self.kind]:
+            if getattr(self, name) is None:
+                yield name, f'lengths of kind "{self.kind}" need {" and ".join(LENGTH_NUMBERS[self.kind])}'
+        if self.low is not None and self.high is not None and self.low > self.high:
+            yield "low", f"low {self.low} is above high {self.high}"
         if self.min is not None and self.max is not None and self.min > self.max:
-            raise ValueError(f"min {self.min} is above max {self.max}")
-        return self
+            yield "min", f"min {self.min} is above max {self.max}"
+        if self.weights is not None:
+            yield from self._weights_conflicts(self.weights)
+
+    def _weights_conflicts(self, weights: list[float]) -> Iterator[tuple[str, str]]:
+        if len(weights) != len(self.values or ()):
+            yield "weights", f"{len(weights)} weights for {len(self.values or ())} values: give one weight per value"
+        elif not 0 < sum(weights) < math.inf:
+            yield "weights", "weights must have a positive, finite sum"
+
+
+LENGTH_NUMBERS: dict[str, tuple[str, ...]] = {
+    "constant": ("value",),
+    "uniform": ("low", "high"),
+    "lognormal": ("median", "sigma"),
+    "empirical": ("values",),
+}
+"""The numbers that each kind of length distribution must have."""
 
 
 def _lengths(value: Any) -> Any:
@@ -64,7 +69,16 @@ def _lengths(value: Any) -> Any:
     return {"kind": "constant", "value": value} if isinstance(value, int) and not isinstance(value, bool) else value
 
 
-LengthsField = Annotated[Lengths, BeforeValidator(_lengths)]
+LengthsField = Annotated[
+    Lengths,
+    BeforeValidator(_lengths),
+    WithJsonSchema(
+        {
+            "anyOf": [{"type": "integer", "minimum": 1, "maximum": MAX_COUNT}, Lengths.model_json_schema()],
+            "$comment": 'a token count, or a table such as { kind = "lognormal", median = 150, sigma = 0.6 }',
+        }
+    ),
+]
 
 
 class Arrival(Settings):
@@ -72,44 +86,42 @@ class Arrival(Settings):
 
     kind: Literal["all-at-once", "poisson", "recorded"] = "all-at-once"
     """`recorded` uses the trace's timestamps."""
-    rate: float | None = Field(None, gt=0)
+    rate: float | None = Field(default=None, gt=0)
     """`poisson`: requests (or sessions) per second."""
 
-    @model_validator(mode="after")
-    def _poisson_has_a_rate(self) -> Arrival:
+    def conflicts(self) -> Iterator[tuple[str, str]]:
         if self.kind == "poisson" and self.rate is None:
-            raise ValueError('arrival.kind = "poisson" needs arrival.rate, requests per second')
-        return self
+            yield "kind", 'kind = "poisson" needs rate, requests per second'
 
 
 class SharedPrefixes(Settings):
     """System prompts shared by groups of requests, drawn by a Zipf law."""
 
-    groups: int = Field(0, ge=0)
+    groups: int = Field(default=0, ge=0, le=MAX_COUNT)
     """Number of different prefixes; 0 turns sharing off."""
-    tokens: int = Field(256, ge=1)
+    tokens: Count = 256
     """Length of each prefix; comes in front of `input_tokens`."""
-    zipf: float = Field(1.0, ge=0)
+    zipf: float = Field(default=1.0, ge=0, le=100)
     """Exponent of the popularity law; 0 makes all groups equally likely."""
 
 
 class Sessions(Settings):
     """Multi-turn conversations: each turn's prompt is the whole conversation so far plus new tokens."""
 
-    turns: int = Field(1, ge=1)
+    turns: Count = 1
     """Turns per session; `requests` counts turns, not sessions."""
-    think_time_s: float = Field(0.0, ge=0)
+    think_time_s: float = Field(default=0.0, ge=0)
     """Seconds between an answer and the user's next turn."""
 
 
 class Sampling(Settings):
     """How the next token is chosen."""
 
-    temperature: float = Field(0.0, ge=0)
+    temperature: float = Field(default=0.0, ge=0)
     """0 is greedy."""
-    top_k: int = Field(0, ge=0)
+    top_k: int = Field(default=0, ge=0, le=MAX_COUNT)
     """Keep the k likeliest tokens; 0 keeps all."""
-    top_p: float = Field(1.0, gt=0, le=1)
+    top_p: float = Field(default=1.0, gt=0, le=1)
     """Keep the likeliest tokens up to this mass."""
 
 
@@ -118,7 +130,7 @@ class WorkloadSettings(Settings):
 
     source: Literal["synthetic", "trace"] = "synthetic"
     """`synthetic` draws them; `trace` reads a recorded file."""
-    requests: int = Field(32, ge=1, le=100_000_000)
+    requests: int = Field(default=32, ge=1, le=100_000_000)
     """`synthetic`: how many."""
     input_tokens: LengthsField = Lengths(kind="constant", value=128)
     """`synthetic`: prompt lengths (of the new tokens in a turn, and beyond the shared prefix)."""
@@ -139,31 +151,21 @@ class WorkloadSettings(Settings):
     """`trace`: the file's path."""
     format: Literal["auto", "azure", "mooncake", "vidur", "jsonl"] = "auto"
     """`trace`: the file's format; `auto` looks at its first lines."""
-    limit: int | None = Field(None, ge=1)
+    limit: Count | None = None
     """`trace`: only the first so many requests."""
-    scale_time: float = Field(1.0, gt=0)
+    scale_time: float = Field(default=1.0, gt=0)
     """`trace`: arrival times are multiplied by this; 0.5 is twice the load."""
-    scale_tokens: Annotated[float, BeforeValidator(lambda v: _ratio(v))] = Field(1.0, gt=0, le=1)
+    scale_tokens: Ratio = 1.0
     """`trace`: lengths and hash blocks are multiplied by this together, as in `"1/16"`."""
-    max_input_tokens: int | None = Field(None, ge=1)
+    max_input_tokens: Count | None = None
     """Longer prompts are clipped, counted and reported."""
-    max_output_tokens: int | None = Field(None, ge=1)
+    max_output_tokens: Count | None = None
     """Longer outputs are clipped, counted and reported."""
-    seed: int = Field(0, ge=0, lt=2**63)
+    seed: int = Field(default=0, ge=0, lt=2**63)
     """Seed of lengths, arrivals and token ids."""
 
-    @model_validator(mode="after")
-    def _source_fits(self) -> WorkloadSettings:
+    def conflicts(self) -> Iterator[tuple[str, str]]:
         if self.source == "synthetic" and self.arrival.kind == "recorded":
-            raise ValueError('arrival.kind = "recorded" needs source = "trace"')
-        return self
-
-
-def _ratio(value: Any) -> Any:
-    if isinstance(value, str) and value.count("/") == 1:
-        top, bottom = value.split("/")
-        try:
-            return float(top) / float(bottom)
-        except (ValueError, ZeroDivisionError):
-            raise ValueError(f"{value!r} is not a ratio such as 1/16") from None
-    return value
+            yield "arrival", 'arrival.kind = "recorded" needs source = "trace"'
+        if self.source == "synthetic" and self.trace is not None:
+            yield "trace", 'a trace file needs source = "trace"'
