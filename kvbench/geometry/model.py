@@ -48,7 +48,7 @@ class Experts:
     """A mixture-of-experts MLP in every layer from `first_layer` on; the layers before it are dense.
 
     `intermediate_size` is one routed expert's; `shared_intermediate_size` that of all shared experts together, 0
-    for none. `biased` experts and router carry bias vectors.
+    for none. `biased` experts carry bias vectors; `router_bias` is one number per expert.
     """
 
     routed: int
@@ -57,6 +57,7 @@ class Experts:
     shared_intermediate_size: int = 0
     first_layer: int = 0
     biased: bool = False
+    router_bias: bool = False
 
 
 @dataclass(frozen=True, slots=True)

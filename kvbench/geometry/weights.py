@@ -61,7 +61,7 @@ def parameter_count(g: ModelGeometry) -> int:
 
 
 def active_parameter_count(g: ModelGeometry) -> int:
-    """Weights that one token passes; the embedding counts whole, as model cards do."""
+    """Weights that one token is multiplied with: its own experts, and no input embedding, which is a look-up."""
     return sum(w.active_elements for w in weights_of(g))
 
 
@@ -115,7 +115,7 @@ def _plain(name: str, part: Part, rows: int, columns: int, copies: int, active: 
 
 
 def _ends(g: ModelGeometry) -> Iterator[Weight]:
-    yield _plain("embed_tokens", "embedding", g.vocab_size, g.hidden_size, 1)
+    yield _plain("embed_tokens", "embedding", g.vocab_size, g.hidden_size, 1, active=int(g.tie_word_embeddings))
     if not g.tie_word_embeddings:
         yield _plain("lm_head", "head", g.vocab_size, g.hidden_size, 1)
 
@@ -173,7 +173,7 @@ def _mlp(g: ModelGeometry) -> Iterator[Weight]:
 
 def _expert_mlp(g: ModelGeometry, experts: Experts, layers: int) -> Iterator[Weight]:
     yield _plain("router", "mlp", experts.routed, g.hidden_size, layers)
-    if experts.biased:
+    if experts.router_bias:
         yield _plain("router.bias", "mlp", experts.routed, 1, layers)
     copies, active = layers * experts.routed, layers * experts.per_token
     yield from _gated_mlp("experts", g.hidden_size, experts.intermediate_size, copies, active, experts.biased)
