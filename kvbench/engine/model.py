@@ -1,0 +1,112 @@
+"""The model door: weights from a checkpoint or a seed, and one forward pass per step."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from kvbench.engine.checkpoint import Checkpoint, check_not_quantised
+from kvbench.engine.random_weights import RandomSource
+from kvbench.engine.transformer import Transformer
+from kvbench.engine.weights import assemble, tensor_shapes
+from kvbench.errors import CannotRunError, UsageError
+from kvbench.geometry.dtypes import canonical_dtype
+from kvbench.geometry.huggingface import geometry_from_folder
+
+if TYPE_CHECKING:
+    from kvbench.engine.attention.registry import AttentionBackend
+    from kvbench.engine.batch import StepBatch
+    from kvbench.engine.kvstore.store import KVStore
+    from kvbench.engine.weights import Weights
+    from kvbench.geometry.model import ModelGeometry
+
+FAMILIES = ("llama", "qwen2", "qwen3")
+WEIGHT_DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
+_IGNORED_TENSORS = (".rotary_emb.inv_freq",)
+
+
+class Model:
+    """A decoder-only transformer of the llama, qwen2 or qwen3 family.
+
+    `dtype` is that of the matrices; norms, rotary angles, the residual stream and logits are float32.
+    `weight_dtype` is its short name: fp32, fp16 or bf16.
+    """
+
+    def __init__(self, geometry: ModelGeometry, weights: Weights, device: torch.device, weight_dtype: str) -> None:
+        self.geometry = geometry
+        self.device = device
+        self.weight_dtype = weight_dtype
+        self.dtype = WEIGHT_DTYPES[weight_dtype]
+        self._transformer = Transformer(geometry, weights, device)
+
+    @classmethod
+    def from_pretrained(cls, folder: str | Path, *, device: str = "cpu", dtype: str = "auto") -> Model:
+        """A checkpoint: a folder with `config.json` and safetensors files.
+
+        `dtype` is fp32, fp16, bf16 or `auto` (fp32 on a CPU, bf16 on CUDA); weights are cast to it.
+        Raises `UsageError` for a folder that is incomplete, damaged or of an unknown kind.
+        """
+        folder = Path(folder)
+        geometry = geometry_from_folder(folder)
+        check_not_quantised(folder)
+        place, name = _resolve(geometry, device, dtype)
+        checkpoint = Checkpoint(folder, place)
+        checkpoint.check(tensor_shapes(geometry), _ignored(geometry))
+        return cls(geometry, assemble(geometry, checkpoint, WEIGHT_DTYPES[name]), place, name)
+
+    @classmethod
+    def random(cls, geometry: ModelGeometry, *, seed: int = 0, device: str = "cpu", dtype: str = "auto") -> Model:
+        """Seeded random weights of the given geometry, drawn on the device."""
+        place, name = _resolve(geometry, device, dtype)
+        source = RandomSource(seed, place, WEIGHT_DTYPES[name])
+        return cls(geometry, assemble(geometry, source, WEIGHT_DTYPES[name]), place, name)
+
+    @torch.inference_mode()
+    def forward(self, batch: StepBatch, store: KVStore, attention: AttentionBackend) -> Tensor:
+        """One step: stage the batch with the attention backend, store K and V of every token, and return the logits
+        `[n, vocab]` float32 of `batch.logit_rows`."""
+        return self._transformer.step(batch, store, attention)
+
+
+def _resolve(geometry: ModelGeometry, device: str, dtype: str) -> tuple[torch.device, str]:
+    _check_geometry(geometry)
+    place = _device(device)
+    name = ("fp32" if place.type == "cpu" else "bf16") if dtype == "auto" else canonical_dtype(dtype)
+    if name not in WEIGHT_DTYPES:
+        raise UsageError(f"weight dtype {dtype!r} is not supported", hint=f"one of auto, {', '.join(WEIGHT_DTYPES)}")
+    return place, name
+
+
+def _device(name: str) -> torch.device:
+    kind, _, index = name.partition(":")
+    if kind not in ("cpu", "cuda") or (index and not index.isdecimal()):
+        raise UsageError(f"unknown device {name!r}", hint="cpu or cuda")
+    if kind == "cuda" and not torch.cuda.is_available():
+        raise CannotRunError("no CUDA device that torch can use", hint="run with device cpu")
+    return torch.device(name)
+
+
+def _check_geometry(geometry: ModelGeometry) -> None:
+    if geometry.family not in FAMILIES:
+        raise UsageError(
+            f"{geometry.name}: the engine cannot run family {geometry.family!r}",
+            hint=f"it runs {', '.join(FAMILIES)}; `kvbench size` knows the others",
+        )
+    kinds = sorted({group.kind for group in geometry.groups} - {"full"})
+    if kinds:
+        raise UsageError(
+            f"{geometry.name}: the engine cannot run {' and '.join(kinds)} attention layers",
+            hint="it runs models with full attention in every layer; `kvbench size` knows the others",
+        )
+    if geometry.hidden_act not in ("silu", "swish"):
+        raise UsageError(
+            f"{geometry.name}: hidden_act {geometry.hidden_act!r} is not supported", hint="the engine computes silu"
+        )
+
+
+def _ignored(geometry: ModelGeometry) -> tuple[str, ...]:
+    """Tensors that some writers add and that say nothing new."""
+    return (*_IGNORED_TENSORS, "lm_head.weight") if geometry.tie_word_embeddings else _IGNORED_TENSORS
