@@ -95,7 +95,7 @@ BytesOrAuto = Annotated[
     WithJsonSchema(
         {
             "anyOf": [{"type": "integer", "minimum": 1}, {"const": "auto"}, _SIZE_TEXT],
-            "$comment": f"{_SIZE_WORDS}, or auto",
+            "$comment": f"{_SIZE_WORDS}, at least 1, or auto",
         }
     ),
 ]
