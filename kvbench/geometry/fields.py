@@ -28,9 +28,10 @@ class Fields:
         value = self.values.get(key)
         if value is None and default is not None:
             return default
-        whole = isinstance(value, int) or (isinstance(value, float) and value.is_integer())
-        if isinstance(value, bool) or not whole or not least <= value <= LARGEST:
+        if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= LARGEST:
             raise self._wrong(key, value, f"a whole number of at least {least}")
+        if value != int(value):
+            raise self._wrong(key, value, "a whole number")
         return int(value)
 
     def maybe_count(self, key: str, *, least: int = 1) -> int | None:
@@ -62,7 +63,7 @@ class Fields:
             raise self._wrong(key, value, "text")
         return value
 
-    def object(self, key: str) -> Fields | None:
+    def section(self, key: str) -> Fields | None:
         """A nested JSON object, or None when the field is absent or null."""
         value = self.values.get(key)
         if value is None:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 FULL, WINDOW = "full_attention", "sliding_attention"
 LARGEST_CONFIG_BYTES = 16 << 20
-MOST_LAYERS = 100_000
+MOST_LAYERS = 10_000
 
 
 def geometry_from_folder(path: str | Path) -> ModelGeometry:
@@ -109,7 +109,7 @@ def _qwen_windows(c: Fields, g: ModelGeometry) -> ModelGeometry:
 
 
 def _gemma3(c: Fields) -> ModelGeometry:
-    text = c.object("text_config")
+    text = c.section("text_config")
     if text is None:
         raise UsageError(f"{c.where}: field 'text_config' is missing", hint="text-only models say gemma3_text")
     return _gemma3_text(text)
@@ -122,8 +122,8 @@ def _gemma3_text(c: Fields) -> ModelGeometry:
     types = [FULL if (i + 1) % pattern == 0 else WINDOW for i in range(g.num_layers)]
     bias = c.flag("attention_bias", False)
     local = c.number("rope_local_base_freq", 10_000.0)
-    nested = c.object("rope_parameters")
-    sliding = nested.object(WINDOW) if nested else None
+    nested = c.section("rope_parameters")
+    sliding = nested.section(WINDOW) if nested else None
     g = replace(
         g,
         attention_bias=bias,
@@ -174,8 +174,8 @@ def _deepseek(c: Fields, first_dense: int, max_context: int) -> ModelGeometry:
     width = latent.kv_lora_rank + latent.qk_rope_head_dim
     group = LayerGroup("latent", tuple(range(g.num_layers)), 1, width, 0)
     experts = _deepseek_experts(c, min(c.count("first_k_dense_replace", first_dense, least=0), g.num_layers))
-    bias_fields = {"attention_bias": bias, "output_bias": bias}
-    return replace(g, kv_heads=1, head_dim=query_dim, groups=(group,), latent=latent, experts=experts, **bias_fields)
+    g = replace(g, attention_bias=bias, output_bias=bias, latent=latent, experts=experts)
+    return replace(g, kv_heads=1, head_dim=query_dim, groups=(group,))
 
 
 def _deepseek_experts(c: Fields, first_layer: int) -> Experts | None:
@@ -201,7 +201,12 @@ def _checked(c: Fields, experts: Experts) -> Experts:
 
 
 def _base(
-    c: Fields, defaults: _Defaults, *, act: str = "hidden_act", default_act: str = "silu", head_dim_key: str = "head_dim"
+    c: Fields,
+    defaults: _Defaults,
+    *,
+    act: str = "hidden_act",
+    default_act: str = "silu",
+    head_dim_key: str = "head_dim",
 ) -> ModelGeometry:
     """What every family has, as one full-attention group; name, source and family are filled in by the caller."""
     layers = c.count("num_hidden_layers")
@@ -255,10 +260,10 @@ def _head_dim(c: Fields, hidden: int, heads: int, key: str, defaults: _Defaults)
 def _rope(c: Fields, default_theta: float) -> tuple[float, dict[str, Any] | None]:
     """Base and scaling of the full-attention layers, from either spelling."""
     theta = c.number("rope_theta", default_theta)
-    found = c.object("rope_parameters")
+    found = c.section("rope_parameters")
     if found is not None and any(isinstance(v, dict) for v in found.values.values()):
-        found = found.object(FULL)
-    scaling = found or c.object("rope_scaling")
+        found = found.section(FULL)
+    scaling = found or c.section("rope_scaling")
     if scaling is None:
         return theta, None
     rest = {k: v for k, v in scaling.values.items() if k != "rope_theta"}

@@ -1,0 +1,1 @@
+"""Facts of known devices, and the one at hand."""
