@@ -1,0 +1,152 @@
+"""The columns of cases: what ran, how it ended, every resolved setting, every metric."""
+
+from __future__ import annotations
+
+from functools import cache
+
+from kvbench.store.columns import SAMPLE_KEYS, Better, Column
+from kvbench.store.setting_columns import setting_columns
+
+STATUSES = ("ok", "oom", "oom_implied", "timeout", "crash", "error", "invalid", "skipped")
+PERCENTILES = (50, 90, 95, 99)
+
+IDENTITY_COLUMNS = (
+    *SAMPLE_KEYS,
+    Column("kind", "string", "", "engine (a workload through the engine) or kernel (one kernel at given shapes)."),
+    Column("status", "string", "", f"{', '.join(STATUSES)}."),
+    Column("error", "string", "", "What went wrong, where something did."),
+    Column("warnings", "string", "", 'JSON list of {"name", "numbers"}: what a reader of this row should know.'),
+    Column("fingerprint", "string", "", "Digest of the code and kernels that the case used; a resume compares it."),
+    Column("clock", "string", "", "wall: times are of the real device."),
+    Column("device", "string", "", "cpu or cuda."),
+    Column("device_name", "string", "", "The device by its maker's name."),
+    Column("threads", "int64", "", "CPU threads of torch and numba."),
+    Column("model", "string", "", "The model's geometry, as resolved."),
+    Column("model_family", "string", "", "Its Hugging Face model type."),
+    Column("attention_mode", "string", "", "mha, gqa, mqa or mla, with `+window` where some layer has one."),
+    Column("attention_backend", "string", "", "The attention kernel that ran, as resolved."),
+    Column("weight_dtype_resolved", "string", "", "Weights as computed with."),
+    Column("cache_dtype", "string", "", "K and V as stored."),
+    Column("workload_digest", "string", "", "The requests that were run, in `workload.parquet`."),
+    Column("sharing", "string", "", "Prefix sharing of the workload: none, synthetic or recorded."),
+    Column("steps_stride", "int64", "steps", "One step in so many is in `steps.parquet`; totals here are exact."),
+    Column("started_at", "string", "", "When the sample began, UTC."),
+    Column("finished_at", "string", "", "When its results were written, UTC; the order of execution."),
+    Column("extra", "string", "", "JSON: readings taken while the sample ran."),
+)
+
+
+def _seconds(name: str, description: str, better: Better = "lower") -> Column:
+    return Column(name, "float64", "s", description, better)
+
+
+def _count(name: str, unit: str, description: str, better: Better = "") -> Column:
+    return Column(name, "int64", unit, description, better)
+
+
+def _ratio(name: str, unit: str, description: str, better: Better = "") -> Column:
+    return Column(name, "float64", unit, description, better)
+
+
+_LATENCIES = {
+    "ttft": "Time to first token, from scheduled arrival",
+    "tpot": "Time per output token after the first, one value per request",
+    "itl": "Gaps between consecutive output tokens, pooled over requests",
+    "e2e": "Scheduled arrival to last token",
+    "queue": "Scheduled arrival to first scheduled step",
+}
+
+
+def _latency_columns() -> list[Column]:
+    columns = []
+    for name, text in _LATENCIES.items():
+        columns.append(_seconds(f"{name}_mean_s", f"{text}: mean."))
+        columns += [_seconds(f"{name}_p{p}_s", f"{text}: {p}th percentile, if enough values.") for p in PERCENTILES]
+    return columns
+
+
+ENGINE_METRICS = (
+    _seconds("wall_s", "First scheduled arrival to last token.", ""),
+    _ratio("output_tokens_per_s", "tokens/s", "Output tokens over wall time.", "higher"),
+    _ratio("input_tokens_per_wall_s", "tokens/s", "Prompt tokens of finished requests over wall time.", "higher"),
+    _ratio("requests_per_s", "requests/s", "Finished requests over wall time.", "higher"),
+    _ratio("goodput_per_s", "requests/s", "Requests that met every SLO over wall time; missing without one.", "higher"),
+    _ratio("slo_met_share", "", "Share of all requests that met every SLO; missing without one.", "higher"),
+    *_latency_columns(),
+    _ratio("prefill_tokens_per_busy_s", "tokens/s", "Prompt tokens computed over prefill busy time.", "higher"),
+    _ratio("decode_tokens_per_busy_s", "tokens/s", "Decode tokens over decode busy time.", "higher"),
+    _ratio("prefill_tokens_per_wall_s", "tokens/s", "Prompt tokens computed over wall time.", "higher"),
+    _ratio("decode_tokens_per_wall_s", "tokens/s", "Decode tokens over wall time.", "higher"),
+    _seconds("prefill_busy_s", "Length of all steps that computed a prompt token.", ""),
+    _seconds("decode_busy_s", "Length of all steps that computed a decode token.", ""),
+    _seconds("mixed_busy_s", "Length of the steps that did both; counted in both busy times.", ""),
+    _count("requests_total", "requests", "Requests of the workload."),
+    _count("requests_finished", "requests", "Requests that ran to their end."),
+    _count("requests_rejected", "requests", "Requests that could never fit; in no latency.", "lower"),
+    _count("requests_failed", "requests", "Requests that ended in an error; in no latency.", "lower"),
+    _count("input_tokens_total", "tokens", "Prompt tokens of finished requests."),
+    _count("output_tokens_total", "tokens", "Output tokens of finished requests."),
+    _count("cached_tokens_total", "tokens", "Prompt tokens of finished requests found in the prefix cache."),
+    _count("prefill_tokens_total", "tokens", "Prompt tokens computed, recomputation included.", "lower"),
+    _count("decode_tokens_total", "tokens", "Decode tokens computed."),
+    _count("steps", "steps", "Engine steps."),
+    _ratio("busy_share", "", "Share of wall time inside engine steps."),
+    _ratio("batch_size_mean", "sequences", "Sequences per step, mean over steps."),
+    _count("active_sequences_max", "sequences", "Most sequences served at once.", "higher"),
+    _ratio("active_sequences_mean", "sequences", "Sequences that hold blocks, mean over time in steps."),
+    _count("waiting_sequences_max", "sequences", "Longest queue."),
+    _count("context_tokens_total", "tokens", "KV tokens read by attention."),
+    _count("kv_capacity_bytes", "B", "Size of the block pool."),
+    _count("kv_blocks_total", "blocks", "Blocks of the pool."),
+    _ratio("kv_utilisation_mean", "", "Share of the pool that live sequences hold, mean over time in steps."),
+    _ratio("kv_utilisation_p50", "", "The same, median over time in steps."),
+    _ratio("kv_utilisation_peak", "", "The same, peak."),
+    _ratio("internal_share_mean", "", "Allocated slots without a token, share of capacity, mean over time.", "lower"),
+    _ratio("internal_share_peak", "", "The same, peak.", "lower"),
+    _ratio("reserved_share_mean", "", "Slots held for tokens that may never come, likewise, mean.", "lower"),
+    _ratio("reserved_share_peak", "", "The same, peak.", "lower"),
+    _ratio("external_share_mean", "", "Free memory that cannot serve the next request, likewise, mean.", "lower"),
+    _ratio("external_share_peak", "", "The same, peak.", "lower"),
+    _count("prefix_cache_queries", "tokens", "Prompt tokens looked up, first admissions only."),
+    _count("prefix_cache_hits", "tokens", "Of these, found."),
+    _ratio("prefix_hit_rate", "", "Hits over look-ups, first admissions only.", "higher"),
+    _count("readmission_queries", "tokens", "Tokens looked up when coming back after a preemption."),
+    _count("readmission_hits", "tokens", "Of these, found."),
+    _count("live_cached_tokens_max", "tokens", "Most tokens that a look-up could hit."),
+    _count("preemptions", "", "Preemptions.", "lower"),
+    _count("recomputed_tokens", "tokens", "Tokens whose KV was computed again after a preemption.", "lower"),
+    _count("evictions", "blocks", "Cached blocks that lost their contents."),
+    _count("host_offload_bytes", "B", "Bytes copied from device to host."),
+    _count("host_promotions", "blocks", "Blocks copied back."),
+    _count("host_promoted_bytes", "B", "Bytes copied back."),
+    _seconds("promotion_stall_s", "Time that steps waited for promotions."),
+    _count("copy_on_write_copies", "blocks", "Shared blocks copied before a write."),
+)
+
+KERNEL_METRICS = (
+    _seconds("decode_s", "One call of the kernel, median."),
+    _seconds("decode_mean_s", "One call, mean."),
+    _seconds("decode_mad_s", "Median absolute deviation of the calls.", ""),
+    _count("iterations", "calls", "Timed calls."),
+    _count("warmup_calls", "calls", "Calls before the first timed one."),
+    _ratio("lag1_autocorrelation", "", "Correlation of neighbouring calls; the process is the unit of replication."),
+    _count("bytes_read_per_call", "B", "K, V, scales, queries and outputs moved by one call."),
+    _ratio("bytes_per_s", "B/s", "Those bytes over the median call.", "higher"),
+    _ratio("copy_bytes_per_s", "B/s", "Plain memory copy measured in the same process, where it was."),
+    _ratio("error_max_abs", "", "Largest difference from attention over K and V before they were stored.", "lower"),
+    _ratio("error_rel_rms", "", "Root mean square of the difference, relative to the reference's.", "lower"),
+    Column("buffers", "string", "", "hot: every call reads the same blocks."),
+)
+
+METRICS = {column.name: column for column in (*ENGINE_METRICS, *KERNEL_METRICS)}
+
+
+@cache
+def case_columns() -> tuple[Column, ...]:
+    """All columns of cases but the axes that no single setting stands for; each name once."""
+    found = {column.name: column for column in (*IDENTITY_COLUMNS, *METRICS.values())}
+    for column in setting_columns().values():
+        found.setdefault(column.name, column)
+    head = [column.name for column in IDENTITY_COLUMNS]
+    settings = [name for name in found if name not in head and name not in METRICS]
+    return tuple(found[name] for name in (*head, *settings, *METRICS))

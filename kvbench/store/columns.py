@@ -1,0 +1,117 @@
+"""The columns of requests, steps and workload: type, unit and meaning of every one.
+
+The request and step columns are the fields of `RequestRecord` and `StepRecord` under their own names.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple
+
+ColumnType = Literal["string", "int64", "uint64", "float64", "bool", "floats", "segments"]
+Better = Literal["", "higher", "lower"]
+
+
+class Column(NamedTuple):
+    """One column. `unit` is an SI base unit, a counted thing (`tokens`, `blocks`) or "" where there is none."""
+
+    name: str
+    type: ColumnType
+    unit: str
+    description: str
+    better: Better = ""
+    """Which direction is good, where that is beyond dispute."""
+
+
+def _text(name: str, description: str) -> Column:
+    return Column(name, "string", "", description)
+
+
+def _seconds(name: str, description: str) -> Column:
+    return Column(name, "float64", "s", description)
+
+
+def _count(name: str, unit: str, description: str) -> Column:
+    return Column(name, "int64", unit, description)
+
+
+SAMPLE_KEYS = (
+    _text("run_id", "The run: also the name of its folder."),
+    _text("case_id", "The case: digest of every setting that decides its result."),
+    _count("sample", "", "Repetition of the case, from 0; each is a fresh process."),
+)
+
+REQUEST_COLUMNS = (
+    *SAMPLE_KEYS,
+    _count("request_id", "", "The request, as numbered in the workload."),
+    _seconds("arrival_s", "Scheduled arrival, from the start of the workload; every latency counts from here."),
+    _count("input_tokens", "tokens", "Prompt length."),
+    _count("output_tokens", "tokens", "Tokens actually produced."),
+    _count(
+        "cached_tokens",
+        "tokens",
+        "Prompt tokens found in the prefix cache at the first admission, promotions included.",
+    ),
+    _count("allocated_blocks", "blocks", "Most blocks held at once."),
+    _text("attention_mode", "mha, gqa, mqa or mla, with `+window` where some layer has one."),
+    _text("cache_dtype", "K and V as stored."),
+    _seconds("queue_time_s", "Scheduled arrival to first scheduled step."),
+    _seconds("prefill_time_s", "First scheduled step to first token."),
+    _seconds("decode_time_s", "First token to last token."),
+    _seconds("ttft_s", "Time to first token: scheduled arrival to first token, queueing included."),
+    _seconds("tpot_s", "Mean time per output token after the first; missing when only one was produced."),
+    _seconds("e2e_s", "Scheduled arrival to last token."),
+    _count("preemptions", "", "Times the request lost its blocks while running."),
+    _text("finish_reason", "length, stop, rejected (could never fit) or error."),
+    _text("error", "What went wrong, where something did."),
+    Column("itl_s", "floats", "s", "Every gap between consecutive output tokens; TTFT is never among them."),
+    _count("recomputed_tokens", "tokens", "Tokens whose KV was computed again after a preemption."),
+    _count("draft_tokens", "tokens", "Tokens proposed by speculation."),
+    _count("accepted_tokens", "tokens", "Proposed tokens that were accepted."),
+)
+
+STEP_COLUMNS = (
+    *SAMPLE_KEYS,
+    _count("step", "", "The engine step, from 0."),
+    _seconds("t_s", "Start of the step, from the start of the workload."),
+    _seconds("duration_s", "Length of the step."),
+    _count("batch_size", "sequences", "Sequences that computed something in this step."),
+    _count("prefill_tokens", "tokens", "Prompt tokens computed."),
+    _count("decode_tokens", "tokens", "Decode tokens computed."),
+    _count("context_tokens", "tokens", "KV tokens read by attention."),
+    _count("active_sequences", "sequences", "Sequences that hold blocks."),
+    _count("waiting_sequences", "sequences", "Requests that have arrived and wait."),
+    _count("kv_capacity_bytes", "B", "Size of the block pool."),
+    _count("kv_bytes_used", "B", "Blocks that live sequences hold."),
+    _count("kv_blocks_total", "blocks", "Blocks of the pool."),
+    _count("kv_blocks_free", "blocks", "Blocks that hold nothing."),
+    _count("live_cached_tokens", "tokens", "Tokens in the prefix cache that a look-up could hit."),
+    _count("internal_slots", "slots", "Allocated slots that hold no token."),
+    _count("reserved_slots", "slots", "Slots held for tokens that may never come."),
+    _count("external_blocks", "blocks", "Free blocks that cannot serve the next request."),
+    _count("admissions", "", "Sequences admitted in this step."),
+    _count("preemptions", "", "Sequences preempted in this step."),
+    _count("evictions", "blocks", "Cached blocks that lost their contents in this step."),
+    _count("prefix_cache_queries", "tokens", "Prompt tokens looked up, first admissions only."),
+    _count("prefix_cache_hits", "tokens", "Prompt tokens found, first admissions only."),
+    _count("host_offload_bytes", "B", "Bytes copied from device to host in this step."),
+    _count("host_promotions", "blocks", "Blocks copied back from host to device in this step."),
+    _seconds("promotion_stall_s", "Time the step waited for promotions before its forward pass."),
+    _count("copy_on_write_copies", "blocks", "Shared blocks copied before a write."),
+    _count("readmission_queries", "tokens", "Tokens looked up by sequences that come back after a preemption."),
+    _count("readmission_hits", "tokens", "Of these, found: re-hits, apart from the hit rate."),
+)
+
+WORKLOAD_COLUMNS = (
+    _text("run_id", "The run."),
+    _text("workload_digest", "The workload: the same digest stands in the rows of the cases that ran it."),
+    _count("request_id", "", "The request."),
+    _seconds("arrival_s", "Scheduled arrival; 0 when the request waits for another."),
+    _count("input_tokens", "tokens", "Prompt length."),
+    _count("output_tokens", "tokens", "Tokens to produce."),
+    Column("prompt", "segments", "tokens", "The prompt as pieces of token streams: (stream, start, length)."),
+    Column("output", "segments", "tokens", "The forced output, likewise; missing when the model's own tokens count."),
+    _count("after", "", "Request that must finish first."),
+    _seconds("think_time_s", "Pause after that request has finished."),
+    _count("session_id", "", "Conversation that the request belongs to."),
+    _text("salt", "Isolation key of the prefix cache."),
+)

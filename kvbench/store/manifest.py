@@ -1,0 +1,172 @@
+"""The manifest: everything that a run controlled, what surrounded it, and the digest of every file.
+
+`controlled` is what decides a result: a difference between two runs is attributed to what differs there. `environment`
+is noted (host name, kernel release …) and `volatile` differs between any two runs (times, readings, file digests).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Literal, NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from kvbench.store.parts import now
+from kvbench.store.schemas import SCHEMA_VERSION
+
+FieldClass = Literal["controlled", "environment", "volatile"]
+CLASSES: tuple[FieldClass, ...] = ("controlled", "environment", "volatile")
+
+NOTED = frozenset({"host", "hostname", "host_name", "vbios", "os", "platform", "kernel_release", "pcie", "pcie_link"})
+READINGS = frozenset(
+    {
+        "collected_at", "created_at", "boot_time", "pid", "user", "cwd", "load_average", "load_1m", "uptime_s",
+        "memory_free_bytes", "memory_available_bytes", "free_bytes", "memory_used_bytes", "swap_used_bytes",
+        "temperature_c", "sm_clock_hz", "memory_clock_hz", "sm_clock_mhz", "memory_clock_mhz", "cpu_clock_mhz",
+        "power_w", "throttle_reasons", "foreign_processes", "utilisation", "readings", "warnings", "argv",
+    }
+)  # fmt: skip
+_PLAN_VOLATILE = frozenset({"run_id", "created_at", "schema_version", "environment", "order", "argv", "out"})
+_SUITE_VOLATILE = frozenset({"path"})
+
+
+class Difference(NamedTuple):
+    """One field in which two manifests differ; None stands for a field that one side lacks."""
+
+    field_class: FieldClass
+    field: str
+    left: Any
+    right: Any
+
+
+def build_manifest(
+    plan: Mapping[str, Any],
+    *,
+    rows: Iterable[Mapping[str, Any]] = (),
+    files: Mapping[str, str] | None = None,
+    workloads: Mapping[str, Any] | None = None,
+    environment: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """`plan` as in plan.json, `rows` the case rows that count, `files` name → sha256, `workloads` digest → its
+    lengths. `environment` (by default the plan's) is sorted into the classes by the names of its fields."""
+    rows = list(rows)
+    found = dict(environment if environment is not None else plan.get("environment", {}))
+    controlled = {key: value for key, value in plan.items() if key not in _PLAN_VOLATILE}
+    suite = plan.get("suite")
+    if isinstance(suite, Mapping):
+        controlled["suite"] = {key: value for key, value in suite.items() if key not in _SUITE_VOLATILE}
+    controlled["workloads"] = _merged(plan.get("workloads", {}), workloads or {})
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "run_id": plan["run_id"],
+        "controlled": {**controlled, "system": _of_class(found, "controlled")},
+        "environment": _of_class(found, "environment"),
+        "volatile": {
+            "created_at": plan.get("created_at"),
+            "sealed_at": now(),
+            "order": _order(rows),
+            "statuses": _statuses(rows),
+            "readings": _of_class(found, "volatile"),
+            **({"suite_path": suite["path"]} if isinstance(suite, Mapping) and "path" in suite else {}),
+            **({"argv": plan["argv"]} if "argv" in plan else {}),
+        },
+        "files": dict(files or {}),
+    }
+
+
+def workload_summary(table: pa.Table) -> dict[str, Any]:
+    """Digest → the realised lengths and arrivals of each distinct workload."""
+    found = {}
+    for digest in pc.unique(table["workload_digest"]).to_pylist():
+        rows = table.filter(pc.equal(table["workload_digest"], digest))
+        span = pc.max(rows["arrival_s"]).as_py() or 0.0
+        found[digest] = {
+            "requests": rows.num_rows,
+            "input_tokens": _distribution(rows["input_tokens"]),
+            "output_tokens": _distribution(rows["output_tokens"]),
+            "arrival_span_s": span,
+            "requests_per_s": (rows.num_rows - 1) / span if span else None,
+        }
+    return found
+
+
+def differences(left: Mapping[str, Any], right: Mapping[str, Any]) -> list[Difference]:
+    """Every field in which two manifests differ, the controlled ones first."""
+    found = []
+    for name in CLASSES:
+        sides = [dict(_flat(_comparable(manifest, name))) for manifest in (left, right)]
+        for field in sorted(sides[0].keys() | sides[1].keys()):
+            values = [side.get(field) for side in sides]
+            if values[0] != values[1]:
+                found.append(Difference(name, field, *values))
+    return found
+
+
+def flat_fields(manifest: Mapping[str, Any]) -> list[tuple[FieldClass, str, Any]]:
+    """(class, dotted field, value) of everything in a manifest, file digests last."""
+    found: list[tuple[FieldClass, str, Any]] = [
+        (name, field, value) for name in CLASSES for field, value in _flat(manifest.get(name, {}))
+    ]
+    return found + [("volatile", f"files.{name}", digest) for name, digest in manifest.get("files", {}).items()]
+
+
+def class_of(field: str) -> FieldClass:
+    """Class of an environment field by the parts of its dotted name; what is unknown is controlled, the safe side."""
+    parts = set(field.split("."))
+    if parts & READINGS:
+        return "volatile"
+    return "environment" if parts & NOTED else "controlled"
+
+
+def _of_class(found: Mapping[str, Any], wanted: FieldClass, prefix: str = "") -> dict[str, Any]:
+    kept: dict[str, Any] = {}
+    for key, value in found.items():
+        field = f"{prefix}{key}"
+        if isinstance(value, Mapping) and class_of(field) == "controlled":
+            below = _of_class(value, wanted, f"{field}.")
+            if below:
+                kept[key] = below
+        elif class_of(field) == wanted:
+            kept[key] = value
+    return kept
+
+
+def _comparable(manifest: Mapping[str, Any], name: FieldClass) -> Any:
+    """The class without what only repeats a digest (the suite's text), and with cases by their id."""
+    section = dict(manifest.get(name, {}))
+    if name == "volatile":
+        return {**section, "run_id": manifest.get("run_id"), "files": manifest.get("files", {})}
+    suite = section.get("suite")
+    if isinstance(suite, Mapping) and "digest" in suite:
+        section["suite"] = {key: value for key, value in suite.items() if key != "text"}
+    if isinstance(section.get("cases"), list):
+        section["cases"] = {case["case_id"]: case for case in section["cases"]}
+    return section
+
+
+def _flat(value: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    if isinstance(value, Mapping) and value:
+        for key, item in value.items():
+            yield from _flat(item, f"{prefix}.{key}" if prefix else str(key))
+    elif prefix:
+        yield prefix, value
+
+
+def _merged(left: Mapping[str, Any], right: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: {**left.get(key, {}), **right.get(key, {})} for key in [*left, *(k for k in right if k not in left)]}
+
+
+def _order(rows: list[Mapping[str, Any]]) -> list[list[Any]]:
+    done = sorted(rows, key=lambda row: str(row.get("finished_at")))
+    return [[row["case_id"], row["sample"], row.get("finished_at")] for row in done]
+
+
+def _statuses(rows: list[Mapping[str, Any]]) -> dict[str, int]:
+    names = [str(row.get("status")) for row in rows]
+    return {name: names.count(name) for name in sorted(set(names))}
+
+
+def _distribution(values: pa.ChunkedArray) -> dict[str, float]:
+    low, middle, high, top = pc.quantile(values, q=[0.0, 0.5, 0.9, 1.0]).to_pylist()
+    return {"min": low, "p50": middle, "mean": pc.mean(values).as_py(), "p90": high, "max": top}

@@ -1,0 +1,182 @@
+"""What a run folder holds at this moment, sealed or not: the one view that readers and writers share.
+
+A row counts when its case is in the plan with the same fingerprint. A part goes before a sealed row of the same key.
+While `seal.json` exists, a seal is decided but not finished: its files are in the staging folder or already in place,
+and the parts that it names are in them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from kvbench.errors import DataError, UsageError
+from kvbench.store import files
+from kvbench.store.parts import PARTS, STAGING, Key, axes_of, folder_name, read_parts
+from kvbench.store.schemas import check_version, check_version_number, conform, schema, table_of
+
+JOURNAL = "seal.json"
+SEAL_STAGING = f"{STAGING}/seal"
+WORKLOADS = "workloads"
+
+
+@dataclass(slots=True)
+class Journal:
+    """A seal that is decided: the files it consists of and the parts and workloads that are now in them."""
+
+    files: list[str]
+    absorbed: list[str]
+
+
+class State:
+    """The contents of a run folder; reads only."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        if not (path / "plan.json").exists():
+            raise UsageError(f"{path} is not a run folder: it has no plan.json", hint="give a folder under results/")
+        self.plan = files.read_json(path / "plan.json")
+        check_version_number(self.plan.get("schema_version"), f"{path / 'plan.json'}")
+        self.run_id = str(self.plan["run_id"])
+        self.journal = read_journal(path)
+        absorbed = frozenset(Path(name).name for name in (self.journal.absorbed if self.journal else ()))
+        found, self.problems = read_parts(path, absorbed)
+        self.parts = [part for part in found if self.counts(part.row)]
+        self.stale_parts = [part for part in found if not self.counts(part.row)]
+
+    @cached_property
+    def axes(self) -> dict[str, list[Any]]:
+        """Axis column → its values over the plan's cases."""
+        return axes_of(self.plan)
+
+    @cached_property
+    def fingerprints(self) -> dict[str, str]:
+        return {case["case_id"]: case["fingerprint"] for case in self.plan["cases"]}
+
+    def counts(self, row: dict[str, Any]) -> bool:
+        """Whether the row belongs to the plan as it now stands (M02, M04)."""
+        return self.fingerprints.get(row["case_id"]) == row["fingerprint"]
+
+    def schema(self, table: str) -> pa.Schema:
+        return schema(table, self.run_id, self.axes)
+
+    def sealed_path(self, name: str) -> Path | None:
+        """Where a sealed file is now, None when the run was never sealed."""
+        staged = self.path / SEAL_STAGING / name
+        if self.journal and staged.exists():
+            return staged
+        return self.path / name if (self.path / "manifest.json").exists() or self.journal else None
+
+    def sealed_manifest(self) -> dict[str, Any] | None:
+        path = self.sealed_path("manifest.json")
+        if path is None:
+            return None
+        manifest = files.read_json(path)
+        check_version_number(manifest.get("schema_version"), str(path))
+        return manifest
+
+    @cached_property
+    def sealed_cases(self) -> list[dict[str, Any]]:
+        """All rows of the sealed `cases.parquet`, those that no longer count included."""
+        file = self.open_sealed("cases")
+        return file.read().to_pylist() if file else []
+
+    @cached_property
+    def dropped(self) -> set[Key]:
+        """Sealed samples that a part replaces or that the plan no longer has."""
+        replaced = {part.key for part in self.parts}
+        rows = ((row, (row["case_id"], row["sample"])) for row in self.sealed_cases)
+        return {key for row, key in rows if key in replaced or not self.counts(row)}
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Every row that counts, in the plan's order of cases, then by sample."""
+        sealed = [row for row in self.sealed_cases if (row["case_id"], row["sample"]) not in self.dropped]
+        place = {case_id: index for index, case_id in enumerate(self.fingerprints)}
+        rows = [*sealed, *(part.row for part in self.parts)]
+        return sorted(rows, key=lambda row: (place[row["case_id"]], row["sample"]))
+
+    def cases(self) -> pa.Table:
+        of = self.schema("cases")
+        names = set(of.names)
+        return table_of(({k: v for k, v in row.items() if k in names} for row in self.rows()), of)
+
+    def pieces(self, table: str) -> Iterator[pa.Table]:
+        """`requests` or `steps`, piece by piece: sealed row groups first, then part by part."""
+        of = self.schema(table)
+        file = self.open_sealed(table)
+        for batch in file.iter_batches() if file else ():
+            piece = without(pa.Table.from_batches([batch]), self.dropped)
+            if piece.num_rows:
+                yield conform(piece, of)
+        for part in self.parts:
+            found = part.table(table)
+            if found is not None and found.num_rows:
+                yield conform(found, of)
+
+    def workload_pieces(self) -> Iterator[pa.Table]:
+        """The distinct workloads, one table each or several in one."""
+        of, file, seen = self.schema("workload"), self.open_sealed("workload"), set()
+        if file:
+            sealed = conform(file.read(), of)
+            seen = set(sealed["workload_digest"].unique().to_pylist())
+            yield sealed
+        folder = self.path / WORKLOADS
+        for path in sorted(folder.glob("*.parquet")) if folder.is_dir() else ():
+            if path.stem not in seen:
+                yield conform(open_parquet(path).read(), of)
+
+    def open_sealed(self, table: str) -> pq.ParquetFile | None:
+        """A sealed table after its digest was checked; `DataError` naming the file when it is missing or damaged."""
+        name = f"{table}.parquet"
+        path, manifest = self.sealed_path(name), self.sealed_manifest()
+        if path is None or manifest is None:
+            return None
+        file = open_parquet(path)
+        if manifest["files"].get(name) != files.digest_of(path):
+            raise DataError(f"{path} is not the file that the manifest names", hint="it changed after it was written")
+        return file
+
+
+def read_journal(path: Path) -> Journal | None:
+    if not (path / JOURNAL).exists():
+        return None
+    found = files.read_json(path / JOURNAL)
+    return Journal(found["files"], found["absorbed"])
+
+
+def open_parquet(path: Path) -> pq.ParquetFile:
+    """A Parquet file of ours; `DataError` naming it when it is missing or cut short, `UsageError` when it is newer."""
+    try:
+        file = pq.ParquetFile(path)
+    except FileNotFoundError:
+        raise DataError(f"{path} is missing", hint="the run folder is not whole") from None
+    except (pa.ArrowInvalid, OSError) as error:
+        raise DataError(f"{path} cannot be read: {error}", hint="the file is damaged or was cut short") from None
+    check_version(file.schema_arrow, str(path))
+    return file
+
+
+def without(table: pa.Table, keys: set[Key]) -> pa.Table:
+    """The rows whose (case_id, sample) is not among the keys."""
+    return table if not keys else table.filter(pc.invert(_among(table, keys)))
+
+
+def only(table: pa.Table, keys: set[Key]) -> pa.Table:
+    """The rows whose (case_id, sample) is among the keys."""
+    return table.filter(_among(table, keys))
+
+
+def part_path(key: Key) -> str:
+    return f"{PARTS}/{folder_name(*key)}"
+
+
+def _among(table: pa.Table, keys: set[Key]) -> Any:
+    names = pc.binary_join_element_wise(table["case_id"], pc.cast(table["sample"], pa.string()), "-")
+    return pc.is_in(names, value_set=pa.array([folder_name(*key) for key in keys], pa.string()))
