@@ -1,0 +1,1 @@
+"""Readers of recorded traces; `read.read_trace` is the door."""

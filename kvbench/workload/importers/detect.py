@@ -1,0 +1,42 @@
+"""Which format a trace is in, told by its first line."""
+
+from __future__ import annotations
+
+from kvbench.errors import UsageError
+from kvbench.workload.importers.files import TraceFile
+from kvbench.workload.importers.json_lines import parse_object
+from kvbench.workload.importers.rows import MalformedError, shown
+
+FORMATS = {
+    "azure": "kvbench.workload.importers.azure:rows",
+    "mooncake": "kvbench.workload.importers.mooncake:rows",
+    "vidur": "kvbench.workload.importers.vidur:rows",
+    "jsonl": "kvbench.workload.importers.jsonl:rows",
+}
+_CSV_SIGNS = {
+    "azure": {"TIMESTAMP", "ContextTokens", "GeneratedTokens"},
+    "vidur": {"num_prefill_tokens", "num_decode_tokens"},
+}
+_JSON_SIGNS = {"mooncake": {"input_length", "output_length"}, "jsonl": {"input_tokens"}}
+
+
+def detect_format(file: TraceFile) -> str:
+    """The format that shares most names with the first line; a file that shares none is refused."""
+    line = file.first_line()
+    is_json = line.lstrip().startswith(("{", "["))
+    try:
+        names = set(parse_object(line)) if is_json else {name.strip().strip('"') for name in line.split(",")}
+    except MalformedError as error:
+        raise file.error(str(error)) from None
+    signs = _JSON_SIGNS if is_json else _CSV_SIGNS
+    shared = {name: len(sign & names) for name, sign in signs.items()}
+    best = max(shared, key=lambda name: shared[name])
+    if shared[best] == 0:
+        raise _unknown(file, names)
+    return best
+
+
+def _unknown(file: TraceFile, names: set[str]) -> UsageError:
+    known = "; ".join(f"{name}: {', '.join(sorted(sign))}" for name, sign in {**_CSV_SIGNS, **_JSON_SIGNS}.items())
+    found = ", ".join(shown(name) for name in sorted(names)[:8])
+    return file.error(f"no known trace format has {found}", hint=f"known formats and their names: {known}")
