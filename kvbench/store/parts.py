@@ -66,7 +66,7 @@ def write_part(run_dir: Path, sample: Sample, *, max_steps: int = MAX_STEPS) -> 
     """Write the sample and rename it into place; an earlier part of the same key moves to `superseded/`.
 
     Above `max_steps` steps one in k is stored and the row's `steps_stride` says k. Raises `CannotRunError` on a full
-    disk, `UsageError` on one that cannot be written and `InternalError` for a value that does not fit its column; nothing
+    disk, `UsageError` on a closed one and `InternalError` for a value that does not fit its column; nothing
     half-written is ever visible.
     """
     target = run_dir / PARTS / folder_name(sample.case_id, sample.sample)

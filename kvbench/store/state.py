@@ -62,7 +62,7 @@ class State:
 
     def counts(self, row: dict[str, Any]) -> bool:
         """Whether the row belongs to the plan as it now stands (M02, M04)."""
-        return self.fingerprints.get(row["case_id"]) == row["fingerprint"]
+        return bool(self.fingerprints.get(row["case_id"]) == row["fingerprint"])
 
     def schema(self, table: str) -> pa.Schema:
         return schema(table, self.run_id, self.axes)

@@ -1,0 +1,247 @@
+"""A case's metrics from its requests and steps, as DESIGN §5 defines them. Torch-free.
+
+Choices that others make differently:
+
+* A quantile is given only where the largest value lies above it with 95 % confidence: q^n ≤ 0.05 (Wilks 1941). That
+  asks for 5 values for p50, 29 for p90, 59 for p95 and 299 for p99.
+* A step that computes prompt and decode tokens together counts with its whole length in both busy times. Splitting it
+  needs a model of what each part costs, and a split by tokens would flatter decode; `mixed_busy_s` says how much
+  counts twice.
+* Requests that were rejected or failed are in no latency; they are counted, and for goodput they met nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kvbench.engine.telemetry import RequestRecord, StepRecord
+from kvbench.measure.warnings import Warning
+from kvbench.spec.suite import SloSettings
+
+PERCENTILES = (50, 90, 95, 99)
+FINISHED = frozenset({"length", "stop"})
+REJECTED = "rejected"
+HEAVY_RECOMPUTED_SHARE = 0.1
+Value = float | int | None
+Floats = NDArray[np.float64]
+
+
+def case_metrics(
+    requests: Sequence[RequestRecord],
+    steps: Sequence[StepRecord],
+    *,
+    slo: SloSettings,
+    wall_s: float,
+    block_size: int,
+    offload: str = "none",
+) -> tuple[dict[str, Value], list[Warning]]:
+    """All metrics of an engine case (columns `ENGINE_METRICS`), None where there is nothing to say, and the warnings.
+
+    `wall_s` runs from the start of the workload to its last token; `block_size` in tokens, for shares of capacity.
+    Without a finished request or a step the metrics are empty and the warning `no_metrics` says so (M10).
+    """
+    finished = [r for r in requests if r.finish_reason in FINISHED and r.output_tokens > 0]
+    if not finished or not steps or not wall_s > 0:
+        numbers = {"requests": len(requests), "finished": len(finished), "steps": len(steps), "wall_s": wall_s}
+        return {}, [Warning("no_metrics", numbers)]
+    latencies, warnings = _latencies(finished)
+    metrics: dict[str, Value] = {
+        "wall_s": wall_s,
+        **_counts(requests, finished),
+        **_rates(finished, wall_s),
+        **_goodput(requests, slo, wall_s),
+        **latencies,
+        **_busy(steps, wall_s),
+        **_occupancy(steps, block_size),
+        **_cache(steps),
+        "recomputed_tokens": sum(r.recomputed_tokens for r in requests),
+    }
+    return metrics, [*_count_warnings(metrics, offload), *warnings]
+
+
+def values_needed(percentile: int) -> int:
+    """Fewest values for which this percentile is given: the least n with q^n ≤ 0.05."""
+    return math.ceil(math.log(0.05) / math.log(percentile / 100))
+
+
+def status_of(metrics: dict[str, Value]) -> str:
+    """`ok`, or `invalid` for a case that measured nothing (M10)."""
+    return "ok" if any(value is not None for value in metrics.values()) else "invalid"
+
+
+def _counts(requests: Sequence[RequestRecord], finished: Sequence[RequestRecord]) -> dict[str, Value]:
+    rejected = sum(r.finish_reason == REJECTED for r in requests)
+    return {
+        "requests_total": len(requests),
+        "requests_finished": len(finished),
+        "requests_rejected": rejected,
+        "requests_failed": len(requests) - len(finished) - rejected,
+        "input_tokens_total": sum(r.input_tokens for r in finished),
+        "output_tokens_total": sum(r.output_tokens for r in finished),
+        "cached_tokens_total": sum(r.cached_tokens for r in finished),
+    }
+
+
+def _rates(finished: Sequence[RequestRecord], wall_s: float) -> dict[str, Value]:
+    return {
+        "output_tokens_per_s": sum(r.output_tokens for r in finished) / wall_s,
+        "input_tokens_per_wall_s": sum(r.input_tokens for r in finished) / wall_s,
+        "requests_per_s": len(finished) / wall_s,
+    }
+
+
+def _goodput(requests: Sequence[RequestRecord], slo: SloSettings, wall_s: float) -> dict[str, Value]:
+    limits = {name: limit for name, limit in slo.model_dump().items() if limit is not None}
+    if not limits:
+        return {"goodput_per_s": None, "slo_met_share": None}
+    met = sum(r.finish_reason in FINISHED and _meets(r, limits) for r in requests)
+    return {"goodput_per_s": met / wall_s, "slo_met_share": met / len(requests)}
+
+
+def _meets(request: RequestRecord, limits: dict[str, float]) -> bool:
+    """A latency that is missing or not a number is not met (M39)."""
+    values = ((getattr(request, name), limit) for name, limit in limits.items())
+    return all(value is not None and value <= limit for value, limit in values)
+
+
+def _latencies(finished: Sequence[RequestRecord]) -> tuple[dict[str, Value], list[Warning]]:
+    series: dict[str, list[float | None]] = {
+        "ttft": [r.ttft_s for r in finished],
+        "tpot": [r.tpot_s for r in finished],
+        "itl": [gap for r in finished for gap in r.itl_s],
+        "e2e": [r.e2e_s for r in finished],
+        "queue": [r.queue_time_s for r in finished],
+    }
+    metrics: dict[str, Value] = {}
+    short: dict[int, list[str]] = {}
+    for name, values in series.items():
+        known = _known(values)
+        metrics |= _summary(name, known)
+        if len(known):
+            short.setdefault(len(known), []).append(name)
+    return metrics, [w for count, names in short.items() for w in _too_few(count, names)]
+
+
+def _known(values: Iterable[float | None]) -> Floats:
+    found = np.array([value for value in values if value is not None], dtype=np.float64)
+    return found[np.isfinite(found)]
+
+
+def _summary(name: str, values: Floats) -> dict[str, Value]:
+    found: dict[str, Value] = {f"{name}_mean_s": float(values.mean()) if len(values) else None}
+    for p in PERCENTILES:
+        enough = len(values) >= values_needed(p)
+        found[f"{name}_p{p}_s"] = float(np.percentile(values, p)) if enough else None
+    return found
+
+
+def _too_few(count: int, names: list[str]) -> list[Warning]:
+    missing = {f"p{p}": values_needed(p) for p in PERCENTILES if count < values_needed(p)}
+    return [Warning("too_few_samples", {"of": ", ".join(names), "count": count, "missing": missing})] if missing else []
+
+
+def _busy(steps: Sequence[StepRecord], wall_s: float) -> dict[str, Value]:
+    duration = _column(steps, "duration_s")
+    prefill, decode = _column(steps, "prefill_tokens"), _column(steps, "decode_tokens")
+    prefill_s, decode_s = float(duration[prefill > 0].sum()), float(duration[decode > 0].sum())
+    return {
+        "prefill_busy_s": prefill_s,
+        "decode_busy_s": decode_s,
+        "mixed_busy_s": float(duration[(prefill > 0) & (decode > 0)].sum()),
+        "prefill_tokens_total": int(prefill.sum()),
+        "decode_tokens_total": int(decode.sum()),
+        "prefill_tokens_per_busy_s": _over(prefill.sum(), prefill_s),
+        "decode_tokens_per_busy_s": _over(decode.sum(), decode_s),
+        "prefill_tokens_per_wall_s": float(prefill.sum()) / wall_s,
+        "decode_tokens_per_wall_s": float(decode.sum()) / wall_s,
+        "steps": len(steps),
+        "busy_share": float(duration.sum()) / wall_s,
+        "batch_size_mean": float(_column(steps, "batch_size").mean()),
+    }
+
+
+def _occupancy(steps: Sequence[StepRecord], block_size: int) -> dict[str, Value]:
+    duration = _column(steps, "duration_s")
+    capacity = _column(steps, "kv_capacity_bytes")
+    slots = _column(steps, "kv_blocks_total") * block_size
+    used = _share(_column(steps, "kv_bytes_used"), capacity)
+    active = _column(steps, "active_sequences")
+    metrics: dict[str, Value] = {
+        "kv_capacity_bytes": int(capacity.max()),
+        "kv_blocks_total": int(_column(steps, "kv_blocks_total").max()),
+        "kv_utilisation_mean": _mean_over_time(used, duration),
+        "kv_utilisation_p50": _median_over_time(used, duration),
+        "kv_utilisation_peak": float(used.max()),
+        "active_sequences_max": int(active.max()),
+        "active_sequences_mean": _mean_over_time(active, duration),
+        "waiting_sequences_max": int(_column(steps, "waiting_sequences").max()),
+        "live_cached_tokens_max": int(_column(steps, "live_cached_tokens").max()),
+    }
+    wastes = {"internal": "internal_slots", "reserved": "reserved_slots", "external": "external_blocks"}
+    for name, column in wastes.items():
+        per_slot = block_size if column.endswith("blocks") else 1
+        share = _share(_column(steps, column) * per_slot, slots)
+        metrics |= {f"{name}_share_mean": _mean_over_time(share, duration), f"{name}_share_peak": float(share.max())}
+    return metrics
+
+
+def _cache(steps: Sequence[StepRecord]) -> dict[str, Value]:
+    """Totals of the counters over the steps of this sample alone (M22)."""
+    summed = (
+        "prefix_cache_queries", "prefix_cache_hits", "readmission_queries", "readmission_hits", "preemptions",
+        "evictions", "host_offload_bytes", "host_promotions", "copy_on_write_copies",
+    )  # fmt: skip
+    totals = {name: sum(getattr(step, name) for step in steps) for name in summed}
+    promoted = sum(s.host_promotions * (s.kv_capacity_bytes // s.kv_blocks_total) for s in steps if s.kv_blocks_total)
+    return {
+        **totals,
+        "prefix_hit_rate": _over(totals["prefix_cache_hits"], totals["prefix_cache_queries"]),
+        "host_promoted_bytes": promoted,
+        "promotion_stall_s": math.fsum(step.promotion_stall_s for step in steps),
+        "context_tokens_total": sum(step.context_tokens for step in steps),
+    }
+
+
+def _count_warnings(metrics: dict[str, Value], offload: str) -> list[Warning]:
+    total = metrics["requests_total"]
+    found = []
+    for name in ("rejected", "failed"):
+        if metrics[f"requests_{name}"]:
+            found.append(Warning(f"requests_{name}", {name: metrics[f"requests_{name}"], "requests": total}))
+    if offload != "none" and not metrics["host_promotions"]:
+        found.append(Warning("offload_never_used", {"host_offload_bytes": metrics["host_offload_bytes"]}))
+    computed = (metrics["prefill_tokens_total"] or 0) + (metrics["decode_tokens_total"] or 0)
+    share = (metrics["recomputed_tokens"] or 0) / computed if computed else 0.0
+    if share > HEAVY_RECOMPUTED_SHARE:
+        numbers = {"preemptions": metrics["preemptions"], "requests": total, "recomputed_share": share}
+        found.append(Warning("preempted_heavily", numbers))
+    return found
+
+
+def _column(steps: Sequence[StepRecord], name: str) -> Floats:
+    return np.array([getattr(step, name) for step in steps], dtype=np.float64)
+
+
+def _share(part: Floats, whole: Floats) -> Floats:
+    return np.divide(part, whole, out=np.zeros_like(part), where=whole > 0)
+
+
+def _over(amount: float, base: float) -> float | None:
+    return float(amount) / float(base) if base > 0 else None
+
+
+def _mean_over_time(values: Floats, duration: Floats) -> float:
+    total = float(duration.sum())
+    return float((values * duration).sum()) / total if total > 0 else float(values.mean())
+
+
+def _median_over_time(values: Floats, duration: Floats) -> float:
+    """The value that is not exceeded during half of the time in steps."""
+    order = np.argsort(values, kind="stable")
+    elapsed = np.cumsum(duration[order])
+    middle = int(np.searchsorted(elapsed, elapsed[-1] / 2))
+    return float(values[order][min(middle, len(order) - 1)])

@@ -1,0 +1,54 @@
+"""Warnings as values: a name and the numbers behind it, stored with the row; the words are made when they are shown."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+Numbers = Mapping[str, Any]
+
+
+class Warning(NamedTuple):
+    """What a reader of a row should know. `name` is a key of `TEXTS`."""
+
+    name: str
+    numbers: dict[str, Any]
+
+    def as_dict(self) -> dict[str, Any]:
+        """The form in which rows carry it."""
+        return {"name": self.name, "numbers": self.numbers}
+
+
+def text(name: str, numbers: Numbers) -> str:
+    """A warning in words; one of a newer kvbench, or with numbers missing, is shown by its name and numbers."""
+    try:
+        return TEXTS[name](numbers)
+    except (KeyError, TypeError, ValueError):
+        return name + "".join(f" {key}={value}" for key, value in numbers.items())
+
+
+def _too_few_samples(numbers: Numbers) -> str:
+    missing = ", ".join(f"{name} (needs {needed})" for name, needed in numbers["missing"].items())
+    return f"{numbers['of']}: {numbers['count']} values are too few for {missing}"
+
+
+TEXTS: dict[str, Callable[[Numbers], str]] = {
+    "too_few_samples": _too_few_samples,
+    "no_metrics": lambda n: f"no metric: {n['finished']} of {n['requests']} requests finished, {n['steps']} steps",
+    "requests_rejected": lambda n: f"{n['rejected']} of {n['requests']} requests could never fit and were rejected",
+    "requests_failed": lambda n: f"{n['failed']} of {n['requests']} requests ended in an error",
+    "offload_never_used": lambda n: (
+        f"host offload was on but nothing was promoted ({n['host_offload_bytes']:,} bytes offloaded): "
+        "the working set fits in device memory, or nothing came back"
+    ),
+    "preempted_heavily": lambda n: (
+        f"{n['preemptions']} preemptions for {n['requests']} requests, {n['recomputed_share']:.0%} of computed "
+        "tokens were recomputed"
+    ),
+    "identical_latency": lambda n: (
+        f"hit rate differs from {n['hit_rate_min']:.1%} to {n['hit_rate_max']:.1%} between cases whose every latency "
+        "is identical to the last digit"
+    ),
+    "not_a_number": lambda n: f"not a finite number: {', '.join(n)}",
+    "not_stationary": lambda n: f"still drifting after {n['warmup_s']:g} s of warm-up",
+}
