@@ -138,7 +138,25 @@ KERNEL_METRICS = (
     Column("buffers", "string", "", "hot: every call reads the same blocks."),
 )
 
-METRICS = {column.name: column for column in (*ENGINE_METRICS, *KERNEL_METRICS)}
+NUMERIC_ERROR = (
+    _ratio(
+        "kv_error_rel_rms", "", "Logits with the stored KV dtype against fp32 KV: relative root mean square.", "lower"
+    ),
+    _ratio("kv_error_max_abs", "", "The same, largest difference.", "lower"),
+    _ratio("kv_top1_agreement", "", "Share of positions at which both choose the same token.", "higher"),
+)
+
+COSTS = (
+    _seconds("setup_s", "Building the engine, before warm-up.", ""),
+    _seconds("warmup_s", "Warm-up on foreign tokens.", ""),
+    _seconds("measured_s", "The measured window.", ""),
+    _seconds("case_s", "Everything that the sample took.", ""),
+    _count("peak_rss_bytes", "B", "Largest resident memory of the worker process so far."),
+)
+
+MEASURED = {column.name: column for column in (*ENGINE_METRICS, *KERNEL_METRICS)}
+"""Without one of these a sample is not ok (M10)."""
+METRICS = {**MEASURED, **{column.name: column for column in (*NUMERIC_ERROR, *COSTS)}}
 
 
 @cache

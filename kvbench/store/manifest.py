@@ -66,6 +66,7 @@ def build_manifest(
             "created_at": plan.get("created_at"),
             "sealed_at": now(),
             "order": _order(rows),
+            "planned_order": plan.get("order"),
             "statuses": _statuses(rows),
             "readings": _of_class(found, "volatile"),
             **({"suite_path": suite["path"]} if isinstance(suite, Mapping) and "path" in suite else {}),

@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 from kvbench.engine.telemetry import RequestRecord, StepRecord
 from kvbench.errors import DataError
 from kvbench.store import files
-from kvbench.store.case_columns import METRICS
+from kvbench.store.case_columns import MEASURED
 from kvbench.store.schemas import SCHEMA_VERSION, check_version_number, fitted, record_table, schema
 
 MAX_STEPS = 1_000_000
@@ -141,9 +141,11 @@ def now() -> str:
 
 
 def clean(value: Any) -> Any:
-    """The value as JSON can hold it: numpy scalars unwrapped, NaN and infinities None, other objects as text."""
+    """The value as JSON can hold it: numpy scalars unwrapped, named tuples as objects, NaN and infinities None, other objects as text."""
     if hasattr(value, "item") and not isinstance(value, list | tuple | dict):
         value = value.item()
+    if hasattr(value, "_asdict"):
+        value = value._asdict()
     if isinstance(value, Mapping):
         return {str(key): clean(item) for key, item in value.items()}
     if isinstance(value, list | tuple | set | frozenset):
@@ -178,7 +180,7 @@ def _complete_row(sample: Sample, run_id: str) -> dict[str, Any]:
     warnings = list(row.get("warnings") or [])
     if lost:
         warnings.append({"name": "not_a_number", "numbers": dict.fromkeys(lost)})
-    if row.get("status") == "ok" and not any(isinstance(row.get(n), int | float) for n in METRICS):
+    if row.get("status") == "ok" and not any(isinstance(row.get(n), int | float) for n in MEASURED):
         row |= {"status": "invalid", "error": "no metric came out of this sample"}
     return row | {
         "run_id": run_id,

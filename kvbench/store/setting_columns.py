@@ -7,7 +7,6 @@ that the engine and the kernel section share (`block_size`, `kv_dtype`, `attenti
 from __future__ import annotations
 
 import json
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from functools import cache
 from types import UnionType
@@ -16,6 +15,7 @@ from typing import Annotated, Any, Union, get_args, get_origin
 from pydantic import BaseModel
 
 from kvbench.spec.engine import EngineSettings
+from kvbench.spec.keys import column
 from kvbench.spec.suite import KernelSettings, MeasureSettings, ModelSettings, SloSettings
 from kvbench.spec.workload import WorkloadSettings
 from kvbench.store.columns import Column, ColumnType
@@ -27,7 +27,6 @@ _SECTIONS: dict[str, type[BaseModel]] = {
     "kernel": KernelSettings,
     "slo": SloSettings,
 }
-_SHARED = frozenset(EngineSettings.model_fields) & frozenset(KernelSettings.model_fields)
 _UNITS = {"_s": "s", "memory": "B", "_tokens": "tokens", "context": "tokens", "block_size": "tokens"}
 
 
@@ -40,11 +39,10 @@ def setting_columns() -> dict[str, Column]:
         for path, column_type, text in _leaves(settings)
     }
     leaves["measure.cache_state"] = ("string", MeasureSettings.model_fields["cache_state"].description or "")
-    seen = Counter(key.rpartition(".")[2] for key in leaves if not _is_second_of_pair(key))
     return {
         key: Column(name, column_type, _unit(name, column_type), text)
         for key, (column_type, text) in leaves.items()
-        for name in [_name(key, seen)]
+        for name in (_name(key),)
     }
 
 
@@ -52,14 +50,14 @@ def setting_row(sections: Mapping[str, BaseModel | Mapping[str, Any] | None]) ->
     """Column → value for the given sections (`{"engine": EngineSettings(…), "model": …}`); lists become JSON text,
     a word in a numeric column (`auto`) becomes None."""
     row: dict[str, Any] = {}
-    for key, column in setting_columns().items():
+    for key, found in setting_columns().items():
         section, *path = key.split(".")
         value: Any = sections.get(section)
         value = value.model_dump() if isinstance(value, BaseModel) else value
         for part in path:
             value = value.get(part) if isinstance(value, Mapping) else None
-        if value is not None or column.name not in row:
-            row[column.name] = as_cell(value, column.type)
+        if value is not None or found.name not in row:
+            row[found.name] = as_cell(value, found.type)
     return row
 
 
@@ -105,18 +103,9 @@ def _column_type(kind: Any) -> ColumnType:
     return "string"
 
 
-def _is_second_of_pair(key: str) -> bool:
-    section, _, path = key.partition(".")
-    return section == "kernel" and path in _SHARED
-
-
-def _name(key: str, seen: Counter[str]) -> str:
-    last = key.rpartition(".")[2]
-    section = key.partition(".")[0]
-    is_shared = section in ("engine", "kernel") and last in _SHARED and key.count(".") == 1
-    if section == "slo" or (seen[last] > 1 and not is_shared):
-        return key.replace(".", "_")
-    return last
+def _name(key: str) -> str:
+    """Objectives carry their section, because the metrics have the same names."""
+    return key.replace(".", "_") if key.startswith("slo.") else column(key)
 
 
 def _unit(name: str, column_type: ColumnType) -> str:
