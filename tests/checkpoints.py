@@ -39,8 +39,14 @@ _LLAMA3_ROPE = {
 }
 
 
-def _config(family: str) -> Any:
+def _transformers() -> Any:
     transformers = pytest.importorskip("transformers")
+    transformers.utils.logging.disable_progress_bar()
+    return transformers
+
+
+def _config(family: str) -> Any:
+    transformers = _transformers()
     if family == "llama":
         return transformers.LlamaConfig(**_SHAPE, rope_scaling=_LLAMA3_ROPE, tie_word_embeddings=False)
     if family == "llama-mha-bias":
@@ -57,7 +63,7 @@ def _config(family: str) -> Any:
 
 def write_checkpoint(family: str, folder: Path, seed: int = 0, *, shard_size: str = "1GB") -> Path:
     """A random float32 checkpoint of one of `FAMILIES` in `folder`; biases and norms are random too."""
-    transformers = pytest.importorskip("transformers")
+    transformers = _transformers()
     torch.manual_seed(seed)
     model = transformers.AutoModelForCausalLM.from_config(_config(family), dtype=torch.float32)
     with torch.no_grad():
@@ -73,8 +79,7 @@ def write_checkpoint(family: str, folder: Path, seed: int = 0, *, shard_size: st
 @cache
 def reference_model(folder: Path) -> Any:
     """The checkpoint as `transformers` loads it, in float32 with eager attention."""
-    transformers = pytest.importorskip("transformers")
-    model = transformers.AutoModelForCausalLM.from_pretrained(
+    model = _transformers().AutoModelForCausalLM.from_pretrained(
         folder, dtype=torch.float32, attn_implementation="eager", local_files_only=True
     )
     return model.eval()

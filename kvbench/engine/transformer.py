@@ -46,7 +46,7 @@ class Transformer:
             store.write(index, k, v, slots[self._group_of_layer[index]])
             if index == self._last_layer and len(wanted) == 0:
                 break
-            attended = attention.attend(index, q, store).flatten(1)
+            attended = attention.attend(index, q, store).flatten(1).to(q.dtype)
             if index == self._last_layer:
                 # Beyond its K and V, a token whose logits nobody wants has nothing left to give.
                 attended, hidden = attended[wanted], hidden[wanted]
