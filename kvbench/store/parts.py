@@ -141,7 +141,8 @@ def now() -> str:
 
 
 def clean(value: Any) -> Any:
-    """The value as JSON can hold it: numpy scalars unwrapped, named tuples as objects, NaN and infinities None, other objects as text."""
+    """The value as JSON can hold it: numpy scalars unwrapped, named tuples as objects, NaN and infinities None, any
+    other object as text."""
     if hasattr(value, "item") and not isinstance(value, list | tuple | dict):
         value = value.item()
     if hasattr(value, "_asdict"):

@@ -1,0 +1,1 @@
+"""Judges numbers and never takes them. Torch-free."""
