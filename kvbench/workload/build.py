@@ -69,5 +69,5 @@ def _notes(report: ImportReport, settings: WorkloadSettings, max_context: int | 
     if report.scale_tokens != "1":
         notes.append(f"lengths and hash blocks are scaled by {report.scale_tokens}")
     if report.scale_time != 1.0:
-        notes.append(f"arrival times are multiplied by {report.scale_time:g}")
+        notes.append(f"recorded arrivals are multiplied by {report.scale_time:g}")
     return notes

@@ -27,7 +27,7 @@ _NO_LINK = Link()
 
 def recorded_requests(trace: Trace, settings: WorkloadSettings) -> tuple[list[Request], ImportReport]:
     """Requests in order of arrival, and the account of them."""
-    _refuse_what_cannot_work(trace, settings)
+    _refuse_unknown_arrivals(trace, settings)
     scale = ratio(settings.scale_tokens)
     block = _scaled_block(trace.block_tokens, scale)
     drawn = draw_lengths(settings.output_tokens, settings.seed, "output", len(trace.rows))
@@ -48,7 +48,7 @@ def recorded_requests(trace: Trace, settings: WorkloadSettings) -> tuple[list[Re
         drawn_outputs=builder.drawn_outputs,
         out_of_order=out_of_order,
         limit=settings.limit,
-        scale_time=settings.scale_time,
+        scale_time=settings.scale_time if settings.arrival.kind == "recorded" else 1.0,
         scale_tokens=str(scale),
         sharing="none" if block is None else "recorded",
         sharing_block_tokens=block,
@@ -188,19 +188,9 @@ def _nearest_divisor(block_tokens: int, scale: Fraction) -> int:
     return min(divisors, key=lambda n: abs(Fraction(1, n) - scale))
 
 
-def _refuse_what_cannot_work(trace: Trace, settings: WorkloadSettings) -> None:
+def _refuse_unknown_arrivals(trace: Trace, settings: WorkloadSettings) -> None:
     if settings.arrival.kind == "recorded" and not trace.has_arrivals:
         raise UsageError(
             f'{trace.path} does not record when every request arrived, and arrival.kind = "recorded" needs that',
             hint='set workload.arrival.kind = "all-at-once", or "poisson" with a rate',
-        )
-    if settings.arrival.kind != "recorded" and settings.scale_time != 1.0:
-        raise UsageError(
-            f'scale_time stretches recorded arrivals, and arrival.kind is "{settings.arrival.kind}"',
-            hint='set workload.arrival.kind = "recorded", or leave scale_time out',
-        )
-    if settings.prefix.groups > 0 or settings.sessions.turns > 1:
-        raise UsageError(
-            "prefix and sessions are for synthetic workloads: a trace brings its own sharing",
-            hint='leave them out, or set workload.source = "synthetic"',
         )

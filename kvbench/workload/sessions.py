@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 def synthetic_requests(settings: WorkloadSettings) -> tuple[list[Request], ImportReport]:
     """Requests in order of arrival, and the account of them."""
-    _refuse_what_cannot_work(settings)
+    _refuse_unknown_answers(settings)
     inputs = draw_lengths(settings.input_tokens, settings.seed, "input", settings.requests)
     outputs = draw_lengths(settings.output_tokens, settings.seed, "output", settings.requests)
     clipper = Clipper(settings)
@@ -99,21 +99,9 @@ def _session(
         said = asked + answer
 
 
-def _refuse_what_cannot_work(settings: WorkloadSettings) -> None:
+def _refuse_unknown_answers(settings: WorkloadSettings) -> None:
     if settings.sessions.turns > 1 and settings.outputs == "sampled":
         raise UsageError(
             'sessions.turns > 1 needs outputs = "forced": the next turn repeats an answer that is known beforehand',
             hint='set workload.outputs = "forced", or workload.sessions.turns = 1',
-        )
-    given = {
-        "trace": settings.trace is not None,
-        "limit": settings.limit is not None,
-        "scale_time": settings.scale_time != 1.0,
-        "scale_tokens": settings.scale_tokens != 1.0,
-    }
-    extra = [name for name, is_given in given.items() if is_given]
-    if extra:
-        raise UsageError(
-            f'{", ".join(extra)}: only for source = "trace", and this workload is synthetic',
-            hint='set workload.source = "trace", or use workload.requests and the length settings',
         )
