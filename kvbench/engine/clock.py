@@ -1,0 +1,35 @@
+"""Time as the engine sees it: seconds since the last restart."""
+
+from __future__ import annotations
+
+import time
+from typing import Protocol
+
+
+class Clock(Protocol):
+    """`now()` never runs backwards; `wait_until(t)` returns at or after `t`, at once when `t` has passed."""
+
+    def restart(self) -> None:
+        """The present becomes 0."""
+        ...
+
+    def now(self) -> float: ...
+
+    def wait_until(self, t_s: float) -> None: ...
+
+
+class WallClock:
+    """The real device's time, by `perf_counter`."""
+
+    def __init__(self) -> None:
+        self.restart()
+
+    def restart(self) -> None:
+        self._origin = time.perf_counter()
+
+    def now(self) -> float:
+        return time.perf_counter() - self._origin
+
+    def wait_until(self, t_s: float) -> None:
+        while (left := t_s - self.now()) > 0:
+            time.sleep(left)

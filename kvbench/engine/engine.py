@@ -1,0 +1,156 @@
+"""The reference engine: a model, its KV memory cut into blocks, and the loop over both."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from kvbench.cache.manager import make_manager
+from kvbench.cache.types import CacheGroup, CacheSettings
+from kvbench.engine.attention.registry import attention_backend
+from kvbench.engine.job import Job
+from kvbench.engine.kvstore.store import KVStore
+from kvbench.engine.loop import EngineLoop
+from kvbench.engine.memory import AUTO_SHARE, Sizes, plan_sizes
+from kvbench.engine.runner import DeviceRunner
+from kvbench.engine.sampling import GREEDY, SamplingParams
+from kvbench.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from kvbench.engine.clock import Clock
+    from kvbench.engine.model import Model
+    from kvbench.spec.engine import EngineSettings
+
+
+class Engine(EngineLoop):
+    """`kv_memory_bytes` and `max_context` win over the settings; left out, `auto` KV memory is half of what is free,
+    and no more than `max_sequences` of the longest sequences can use."""
+
+    def __init__(
+        self,
+        model: Model,
+        settings: EngineSettings,
+        *,
+        clock: Clock | None = None,
+        kv_memory_bytes: int | None = None,
+        max_context: int | None = None,
+        check: bool = False,
+    ) -> None:
+        """Raises `CannotRunError` with the arithmetic when the memory cannot hold one sequence, `UsageError` when the
+        settings do not fit the model. `check` verifies the invariants after every step."""
+        _check_weight_dtype(model, settings)
+        self.model = model
+        self.sizes = plan_sizes(model.geometry, settings, _device_bytes(model, settings, kv_memory_bytes), max_context)
+        self.store = _make_store(model, settings, self.sizes)
+        self.attention = attention_backend(settings.attention, model.device)
+        super().__init__(
+            make_manager(_cache_settings(model, settings, self.sizes)),
+            settings,
+            DeviceRunner(model, self.store, self.attention),
+            block_bytes=self.sizes.block_bytes,
+            vocab_size=model.geometry.vocab_size,
+            clock=clock,
+            check=check,
+        )
+        self._next_id = 0
+
+    @property
+    def num_blocks(self) -> int:
+        """Usable blocks on the device."""
+        return self.sizes.num_blocks
+
+    def generate(
+        self,
+        prompts: Iterable[Sequence[int]],
+        max_tokens: int,
+        sampling: SamplingParams = GREEDY,
+        stop_tokens: Iterable[int] = (),
+        *,
+        seed: int = 0,
+    ) -> list[list[int]]:
+        """Output tokens per prompt. Raises `UsageError` when a prompt cannot be served."""
+        if self.has_work:
+            raise UsageError("the engine is already serving", hint="let it finish, or use another Engine")
+        stop, arrival = frozenset(stop_tokens), self.clock.now()
+        jobs = [
+            Job(self._new_id(), _token_array(prompt), max_tokens, None, stop, sampling, arrival, None, seed)
+            for prompt in prompts
+        ]
+        try:
+            for job in jobs:
+                self.add(job)
+            while self.has_work:
+                self.step()
+        except BaseException:
+            self.abort_all()
+            raise
+        finally:
+            finished, outputs = self.take_finished(), self.take_outputs()
+        for record in finished:
+            if record.error is not None:
+                raise UsageError(f"prompt {record.request_id - jobs[0].request_id}: {record.error}")
+        return [outputs[job.request_id] for job in jobs]
+
+    def _new_id(self) -> int:
+        self._next_id += 1
+        return self._next_id - 1
+
+
+def _check_weight_dtype(model: Model, settings: EngineSettings) -> None:
+    if settings.weight_dtype not in ("auto", model.weight_dtype):
+        raise UsageError(
+            f"weight_dtype is {settings.weight_dtype}, but the model was loaded as {model.weight_dtype}",
+            hint=f"load the model with dtype={settings.weight_dtype!r}",
+        )
+
+
+def _device_bytes(model: Model, settings: EngineSettings, given: int | None) -> int | None:
+    """On CUDA, `auto` is a share of the device's own free memory."""
+    if given is not None or settings.kv_memory != "auto" or model.device.type != "cuda":
+        return given
+    import torch
+
+    return int(torch.cuda.mem_get_info(model.device)[0] * AUTO_SHARE)
+
+
+def _make_store(model: Model, settings: EngineSettings, sizes: Sizes) -> KVStore:
+    return KVStore(
+        model.geometry,
+        settings.kv_dtype,
+        settings.block_size,
+        sizes.num_blocks,
+        host_blocks=sizes.host_blocks,
+        device=model.device,
+    )
+
+
+def _cache_settings(model: Model, settings: EngineSettings, sizes: Sizes) -> CacheSettings:
+    g = model.geometry
+    identity = f"{g.name}|{g.source}|{g.family}|{model.weight_dtype}|{settings.kv_dtype}"
+    return CacheSettings(
+        block_size=settings.block_size,
+        num_blocks=sizes.num_blocks,
+        max_sequences=settings.max_sequences,
+        max_context=sizes.max_context,
+        groups=tuple(CacheGroup(group.kind, group.window) for group in g.groups),
+        allocator=settings.allocator,
+        prefix_cache=settings.prefix_cache,
+        hash_function=settings.hash_function,
+        eviction=settings.eviction,
+        host_blocks=sizes.host_blocks,
+        namespace=hashlib.sha256(identity.encode()).digest(),
+    )
+
+
+def _token_array(prompt: Sequence[int]) -> np.ndarray[tuple[int], np.dtype[np.int32]]:
+    """Token ids as int32; what is not a list of integers is refused, not rounded."""
+    given = np.asarray(prompt)
+    if given.ndim != 1 or given.size == 0 or given.dtype.kind not in "iu":
+        raise UsageError("a prompt is a list of one or more integer token ids", hint="as in generate([[1, 5, 9]], 32)")
+    if given.min() < 0 or given.max() >= 1 << 31:
+        raise UsageError("the prompt has token ids outside the vocabulary", hint="token ids are small integers from 0")
+    return given.astype(np.int32)

@@ -1,0 +1,56 @@
+"""What the engine is asked to do: one prompt, and how its output is chosen and ends."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from kvbench.engine.sampling import GREEDY, SamplingParams
+from kvbench.errors import UsageError
+
+if TYPE_CHECKING:
+    from kvbench.cache.types import Int32s
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One request for the engine.
+
+    The output ends after `max_tokens` tokens or with the first of `stop_tokens`, which is kept. `forced` names the
+    ids that are appended instead of the sampled ones, at least `max_tokens` of them; the model still runs and samples.
+    `arrival_s` is the scheduled arrival by the engine's clock; latency counts from it.
+    """
+
+    request_id: int
+    prompt: Int32s
+    max_tokens: int
+    forced: Int32s | None = None
+    stop_tokens: frozenset[int] = frozenset()
+    sampling: SamplingParams = GREEDY
+    arrival_s: float = 0.0
+    salt: str | None = None
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        problem = self._problem()
+        if problem is not None:
+            raise UsageError(f"request {self.request_id}: {problem}", hint="give one or more prompt and output tokens")
+
+    def _problem(self) -> str | None:
+        if len(self.prompt) == 0:
+            return "the prompt is empty"
+        if self.max_tokens < 1:
+            return f"max_tokens is {self.max_tokens}"
+        if self.forced is not None and len(self.forced) < self.max_tokens:
+            return f"{len(self.forced)} forced tokens for an output of {self.max_tokens}"
+        return None
+
+    @property
+    def total_tokens(self) -> int:
+        """Prompt and longest output."""
+        return len(self.prompt) + self.max_tokens
+
+    @property
+    def slots_needed(self) -> int:
+        """Slots at its longest: the last output token is never fed back, so its K and V are never stored."""
+        return self.total_tokens - 1

@@ -1,0 +1,194 @@
+"""The engine's loop: schedule → prepare batch → forward → sample → commit → release.
+
+Torch-free: whatever stands behind `Runner` computes the tokens.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+from kvbench.engine.clock import WallClock
+from kvbench.engine.invariants import check_scheduler
+from kvbench.engine.keys import token_keys
+from kvbench.engine.prepare import prepare_batch
+from kvbench.engine.recorder import Recorder, rejected_record, request_record
+from kvbench.engine.scheduler import Scheduler
+from kvbench.engine.sequence import Sequence
+from kvbench.errors import UsageError
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from kvbench.cache.types import CacheManager, Int64s, Transfers
+    from kvbench.engine.batch import StepBatch
+    from kvbench.engine.clock import Clock
+    from kvbench.engine.job import Job
+    from kvbench.engine.sampling import SamplingParams
+    from kvbench.engine.schedule import Schedule
+    from kvbench.engine.telemetry import RequestRecord, StepRecord
+    from kvbench.spec.engine import EngineSettings
+
+
+class Moved(Protocol):
+    """What the step's block copies cost."""
+
+    @property
+    def offload_bytes(self) -> int: ...
+
+    @property
+    def promotion_stall_s(self) -> float: ...
+
+
+class Runner(Protocol):
+    """Where KV and weights live."""
+
+    def transfer(self, transfers: Transfers) -> Moved:
+        """Carry out the block copies; contents are readable when this returns."""
+        ...
+
+    def forward(self, batch: StepBatch) -> Any:
+        """Write K and V of the step and return logits `[n, vocab]` of `batch.logit_rows`."""
+        ...
+
+    def sample(self, logits: Any, params: list[SamplingParams], keys: Int64s) -> Int64s:
+        """One token per row of the logits, `[n]`; `keys` are its random numbers."""
+        ...
+
+    def reset(self) -> None:
+        """Forget the stored KV."""
+        ...
+
+
+class EngineLoop:
+    """Jobs in, tokens and records out; one `step` is one iteration."""
+
+    def __init__(
+        self,
+        manager: CacheManager,
+        settings: EngineSettings,
+        runner: Runner,
+        *,
+        block_bytes: int,
+        vocab_size: int,
+        clock: Clock | None = None,
+        check: bool = False,
+    ) -> None:
+        """`check` calls `check_invariants` after every step."""
+        self.manager = manager
+        self.settings = settings
+        self.runner = runner
+        self.vocab_size = vocab_size
+        self.clock: Clock = clock or WallClock()
+        self.scheduler = Scheduler(manager, settings)
+        self._recorder = Recorder(block_bytes)
+        self._check = check
+        self._live: dict[int, Sequence] = {}
+        self._finished: list[RequestRecord] = []
+        self._outputs: dict[int, list[int]] = {}
+
+    @property
+    def steps(self) -> int:
+        """Steps since the start or the last reset."""
+        return self._recorder.steps
+
+    @property
+    def has_work(self) -> bool:
+        return self.scheduler.has_work
+
+    def add(self, job: Job) -> None:
+        """Queue a job; one that can never be served is finished at once as `rejected`, with the reason."""
+        if job.request_id in self._live:
+            raise UsageError(f"request {job.request_id} is already being served", hint="give every job its own id")
+        if job.prompt.min() < 0 or job.prompt.max() >= self.vocab_size:
+            raise UsageError(
+                f"request {job.request_id}: the prompt has token ids outside the vocabulary of {self.vocab_size}",
+                hint=f"token ids run from 0 to {self.vocab_size - 1}",
+            )
+        sequence = Sequence(job)
+        reason = self.scheduler.reason_to_reject(sequence)
+        if reason is not None:
+            self._finished.append(rejected_record(job.request_id, job.arrival_s, len(job.prompt), reason))
+            return
+        self._live[job.request_id] = sequence
+        self.scheduler.add(sequence)
+
+    def step(self) -> StepRecord | None:
+        """One iteration; None when there is nothing to do."""
+        if not self.has_work:
+            return None
+        started = self.clock.now()
+        schedule = self.scheduler.schedule(started)
+        moved = self._move_blocks()
+        tokens = self._compute(schedule)
+        finished = self.scheduler.commit(schedule, tokens, self.clock.now())
+        stats, active = self.manager.stats(), len(schedule.rows)
+        self.scheduler.release(finished)
+        self._finish(schedule.failed + finished)
+        if self._check:
+            self.check_invariants()
+        record = self._recorder.step(schedule, stats, moved, (started, self.clock.now()))
+        record.active_sequences, record.waiting_sequences = active, len(self.scheduler.waiting)
+        return record
+
+    def _move_blocks(self) -> Moved:
+        """Offloads, promotions and copies that the schedule decided, before anything else touches KV."""
+        transfers = self.manager.take_transfers()
+        moved = self.runner.transfer(transfers)
+        self.manager.complete(transfers)
+        return moved
+
+    def _compute(self, schedule: Schedule) -> NDArray[np.int64]:
+        """The step's sampled tokens, in the order of `schedule.sampling_sequences`."""
+        if schedule.is_empty:
+            return np.empty(0, np.int64)
+        batch = prepare_batch(schedule, self.manager)
+        logits = self.runner.forward(batch)
+        params = [sequence.job.sampling for sequence in schedule.sampling_sequences]
+        return self.runner.sample(logits, params, token_keys(schedule.random_keys, schedule.output_indices))
+
+    def _finish(self, sequences: list[Sequence]) -> None:
+        for sequence in sequences:
+            del self._live[sequence.request_id]
+            self._finished.append(request_record(sequence))
+            self._outputs[sequence.request_id] = sequence.content.tokens[len(sequence.job.prompt) :].tolist()
+
+    def abort(self, request_id: int) -> None:
+        """Give up a job between two steps: all it holds is released, its record says `error`."""
+        sequence = self._live.get(request_id)
+        if sequence is None:
+            raise UsageError(f"request {request_id} is not being served", hint="it never came, or has finished")
+        self.scheduler.abort(sequence)
+        sequence.finish_reason, sequence.error = "error", "aborted"
+        self._finish([sequence])
+
+    def abort_all(self) -> None:
+        for request_id in list(self._live):
+            self.abort(request_id)
+
+    def take_finished(self) -> list[RequestRecord]:
+        """Records of requests that ended since the last call."""
+        finished, self._finished = self._finished, []
+        return finished
+
+    def take_outputs(self) -> dict[int, list[int]]:
+        """Output tokens of requests that ended since the last call; a rejected one has none."""
+        outputs, self._outputs = self._outputs, {}
+        return outputs
+
+    def reset(self) -> None:
+        """Drop cached KV, counters and untaken results; the clock restarts. Nothing may be running."""
+        if self.has_work:
+            raise UsageError("the engine is still serving", hint="finish or abort its jobs before reset()")
+        self.manager.reset()
+        self.runner.reset()
+        self._recorder.reset()
+        self.take_finished()
+        self.take_outputs()
+        self.clock.restart()
+
+    def check_invariants(self) -> None:
+        """Raise `InternalError` when the books of the cache or of the scheduler do not add up."""
+        self.manager.check_invariants()
+        check_scheduler(self.scheduler)

@@ -1,0 +1,104 @@
+"""From bytes to blocks: how many the engine gets, and the arithmetic when that is not enough. Torch-free."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from kvbench.errors import CannotRunError, UsageError
+from kvbench.geometry.memory import pool_layout
+from kvbench.units import format_bytes
+
+if TYPE_CHECKING:
+    from kvbench.geometry.model import ModelGeometry
+    from kvbench.spec.engine import EngineSettings
+
+AUTO_SHARE = 0.5
+"""Share of the free memory that `kv_memory = "auto"` takes when the engine resolves it itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """What the engine allocates. `block_bytes` covers all layers of a block."""
+
+    num_blocks: int
+    host_blocks: int
+    block_bytes: int
+    max_context: int
+
+
+def plan_sizes(
+    g: ModelGeometry, settings: EngineSettings, kv_memory_bytes: int | None, max_context: int | None
+) -> Sizes:
+    """Blocks for the given bytes; `CannotRunError` with the arithmetic when they cannot hold one sequence.
+
+    `kv_memory_bytes` and `max_context` given here win over the settings; None leaves it to them.
+    """
+    context = _max_context(g, settings, max_context)
+    layout = pool_layout(g, settings.kv_dtype, settings.block_size)
+    whole = layout.sequence_blocks(context)
+    most_useful = settings.max_sequences * whole * layout.block_bytes
+    kv_bytes = _kv_bytes(settings, kv_memory_bytes, most_useful)
+    num_blocks = kv_bytes // layout.block_bytes
+    needed = whole if settings.allocator == "contiguous" else layout.sequence_blocks(1)
+    if num_blocks < needed:
+        raise CannotRunError(_too_small(g, settings, kv_bytes, layout.block_bytes, needed), hint=_way_out(settings))
+    return Sizes(num_blocks, _host_blocks(settings, layout.block_bytes), layout.block_bytes, context)
+
+
+def _max_context(g: ModelGeometry, settings: EngineSettings, max_context: int | None) -> int:
+    wanted = max_context if max_context is not None else settings.max_context
+    if wanted == "auto":
+        return g.max_context
+    if not 1 <= int(wanted) <= g.max_context:
+        raise UsageError(
+            f"max_context {wanted} is outside 1 to {g.max_context}, the limit of {g.name}",
+            hint='leave it at "auto" for the model\'s own limit',
+        )
+    return int(wanted)
+
+
+def _kv_bytes(settings: EngineSettings, given: int | None, most_useful: int) -> int:
+    if given is not None:
+        return given
+    if settings.kv_memory != "auto":
+        return int(settings.kv_memory)
+    return min(int(free_host_bytes() * AUTO_SHARE), most_useful)
+
+
+def _host_blocks(settings: EngineSettings, block_bytes: int) -> int:
+    if settings.offload == "none":
+        return 0
+    if settings.host_memory < block_bytes:
+        raise CannotRunError(
+            f"host_memory of {format_bytes(settings.host_memory)} holds no block of {format_bytes(block_bytes)}",
+            hint=f"give it {format_bytes(block_bytes)} or more",
+        )
+    return settings.host_memory // block_bytes
+
+
+def _too_small(g: ModelGeometry, settings: EngineSettings, kv_bytes: int, block_bytes: int, needed: int) -> str:
+    what = "one contiguous reservation" if settings.allocator == "contiguous" else "the shortest sequence"
+    return (
+        f"KV memory of {format_bytes(kv_bytes)} is too small for {what}: {needed} blocks of {settings.block_size} "
+        f"tokens × {block_bytes} bytes ({g.name}, {settings.kv_dtype}) = {format_bytes(needed * block_bytes)}"
+    )
+
+
+def _way_out(settings: EngineSettings) -> str:
+    if settings.allocator == "contiguous":
+        return "raise kv_memory or lower max_context, which is what every sequence reserves"
+    return "raise kv_memory, or lower block_size"
+
+
+def free_host_bytes() -> int:
+    """Memory that a new allocation can get without swapping; Linux says, elsewhere the free pages."""
+    try:
+        for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
+            if line.startswith("MemAvailable:"):
+                return int(line.split()[1]) * 1024
+    except OSError:
+        pass
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2

@@ -1,0 +1,1 @@
+"""Batch and admission policies: small rules over the scheduler's moves."""

@@ -1,0 +1,106 @@
+"""What happened, as records: one per step from the differences of the books' counters, one per request."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from kvbench.cache.types import CacheStats
+from kvbench.engine.telemetry import RequestRecord, StepRecord
+
+if TYPE_CHECKING:
+    from kvbench.engine.loop import Moved
+    from kvbench.engine.schedule import Schedule
+    from kvbench.engine.sequence import Sequence
+
+
+@dataclass(slots=True)
+class Recorder:
+    """Numbers the steps and remembers the counters at the end of the last one."""
+
+    block_bytes: int
+    steps: int = 0
+    last: CacheStats | None = None
+
+    def step(self, schedule: Schedule, stats: CacheStats, moved: Moved, times: tuple[float, float]) -> StepRecord:
+        """The record of one step. `stats` is the state after the step's KV is written and before finished sequences
+        leave; `times` are start and end. The caller fills in `active_sequences` and `waiting_sequences`."""
+        last, started, ended = self.last or CacheStats(), *times
+        record = StepRecord(
+            step=self.steps,
+            t_s=started,
+            duration_s=ended - started,
+            batch_size=len(schedule.rows),
+            prefill_tokens=schedule.prefill_tokens,
+            decode_tokens=schedule.num_decodes,
+            context_tokens=int(schedule.ends.sum()),
+            active_sequences=0,
+            waiting_sequences=0,
+            kv_capacity_bytes=stats.blocks_total * self.block_bytes,
+            kv_bytes_used=(stats.blocks_used + stats.blocks_in_transfer) * self.block_bytes,
+            kv_blocks_total=stats.blocks_total,
+            kv_blocks_free=stats.blocks_free,
+            live_cached_tokens=stats.live_cached_tokens,
+            internal_slots=stats.internal_slots,
+            reserved_slots=stats.reserved_slots,
+            external_blocks=stats.external_blocks,
+            admissions=schedule.admissions,
+            preemptions=schedule.preemptions,
+            evictions=stats.evictions - last.evictions,
+            prefix_cache_queries=stats.prefix_cache_queries - last.prefix_cache_queries,
+            prefix_cache_hits=stats.prefix_cache_hits - last.prefix_cache_hits,
+            host_offload_bytes=moved.offload_bytes,
+            host_promotions=stats.promoted_blocks - last.promoted_blocks,
+            promotion_stall_s=moved.promotion_stall_s,
+            copy_on_write_copies=stats.copy_on_write_copies - last.copy_on_write_copies,
+            readmission_queries=stats.preempted_queries - last.preempted_queries,
+            readmission_hits=stats.preempted_hits - last.preempted_hits,
+        )
+        self.steps += 1
+        self.last = stats
+        return record
+
+    def reset(self) -> None:
+        """Steps count from 0 again, after the books' counters were reset."""
+        self.steps, self.last = 0, None
+
+
+def request_record(sequence: Sequence) -> RequestRecord:
+    """From scheduled arrival to the last token; a part that never happened is None."""
+    arrival, first_scheduled, times = sequence.job.arrival_s, sequence.first_scheduled_s, sequence.token_times_s
+    first = times[0] if times else None
+    is_complete = first is not None and sequence.finish_reason in ("length", "stop")
+    decode_s = times[-1] - times[0] if is_complete else None
+    return RequestRecord(
+        request_id=sequence.request_id,
+        arrival_s=arrival,
+        input_tokens=len(sequence.job.prompt),
+        output_tokens=len(times),
+        cached_tokens=sequence.cached_tokens or 0,
+        allocated_blocks=sequence.peak_blocks,
+        queue_time_s=_between(arrival, first_scheduled),
+        prefill_time_s=_between(first_scheduled, first),
+        decode_time_s=decode_s,
+        ttft_s=_between(arrival, first),
+        tpot_s=decode_s / (len(times) - 1) if decode_s is not None and len(times) > 1 else None,
+        e2e_s=times[-1] - arrival if is_complete else None,
+        preemptions=sequence.preemptions,
+        finish_reason=sequence.finish_reason or "error",
+        error=sequence.error,
+        itl_s=[later - earlier for earlier, later in pairwise(times)],
+        recomputed_tokens=sequence.recomputed_tokens,
+    )
+
+
+def rejected_record(request_id: int, arrival_s: float, input_tokens: int, reason: str) -> RequestRecord:
+    """A request that was never admitted: no tokens, no times."""
+    return RequestRecord(
+        request_id=request_id, arrival_s=arrival_s, input_tokens=input_tokens, output_tokens=0, cached_tokens=0,
+        allocated_blocks=0, queue_time_s=None, prefill_time_s=None, decode_time_s=None, ttft_s=None, tpot_s=None,
+        e2e_s=None, preemptions=0, finish_reason="rejected", error=reason,
+    )  # fmt: skip
+
+
+def _between(start: float | None, end: float | None) -> float | None:
+    return None if start is None or end is None else end - start

@@ -1,0 +1,38 @@
+"""The device's side of a step: move blocks, run the transformer, choose tokens."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kvbench.engine.sampling import sample
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from kvbench.cache.types import Int64s, Transfers
+    from kvbench.engine.attention.registry import AttentionBackend
+    from kvbench.engine.batch import StepBatch
+    from kvbench.engine.kvstore.store import KVStore, TransferResult
+    from kvbench.engine.model import Model
+    from kvbench.engine.sampling import SamplingParams
+
+
+class DeviceRunner:
+    """A model with its KV store and attention backend."""
+
+    def __init__(self, model: Model, store: KVStore, attention: AttentionBackend) -> None:
+        self.model = model
+        self.store = store
+        self.attention = attention
+
+    def transfer(self, transfers: Transfers) -> TransferResult:
+        return self.store.transfer(transfers)
+
+    def forward(self, batch: StepBatch) -> Tensor:
+        return self.model.forward(batch, self.store, self.attention)
+
+    def sample(self, logits: Tensor, params: list[SamplingParams], keys: Int64s) -> Int64s:
+        return sample(logits, params, keys)
+
+    def reset(self) -> None:
+        self.store.reset()

@@ -1,0 +1,99 @@
+"""What one step will do: who decodes, which pieces of which prompts are computed, who left on the way."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from kvbench.cache.types import Int32s
+    from kvbench.engine.decodes import DecodeSet
+    from kvbench.engine.sequence import Sequence
+
+
+@dataclass(slots=True)
+class Piece:
+    """Tokens [start, start + count) of a sequence whose prefill is running."""
+
+    sequence: Sequence
+    start: int
+    count: int
+
+    @property
+    def end(self) -> int:
+        return self.start + self.count
+
+    @property
+    def is_last(self) -> bool:
+        """Whether the next token is sampled after this piece."""
+        return self.end == self.sequence.length
+
+
+@dataclass(slots=True)
+class Schedule:
+    """Filled by a batch policy, then sealed into arrays: decodes first, pieces behind them.
+
+    Nobody in it can be preempted any more: growth of all decodes is settled before anything else is scheduled.
+    """
+
+    num_decodes: int = 0
+    pieces: list[Piece] = field(default_factory=list)
+    admissions: int = 0
+    preemptions: int = 0
+    failed: list[Sequence] = field(default_factory=list)
+    decoding: list[Sequence] = field(init=False)
+    rows: Int32s = field(init=False)
+    """[S]"""
+    starts: Int32s = field(init=False)
+    """[S] position of each sequence's first query token"""
+    counts: Int32s = field(init=False)
+    """[S] query tokens"""
+    decode_tokens: NDArray[np.int64] = field(init=False)
+    """[num_decodes] the query tokens"""
+    random_keys: NDArray[np.uint64] = field(init=False)
+    """[n] of the sequences that sample: the decodes, then those whose piece is their last"""
+    output_indices: NDArray[np.int64] = field(init=False)
+    """[n] which output token each of them samples, from 0"""
+
+    @property
+    def is_empty(self) -> bool:
+        return self.num_decodes == 0 and not self.pieces
+
+    @property
+    def ends(self) -> Int32s:
+        """[S] computed tokens after the step."""
+        return self.starts + self.counts
+
+    @property
+    def prefill_tokens(self) -> int:
+        return sum(piece.count for piece in self.pieces)
+
+    @property
+    def last_pieces(self) -> list[Piece]:
+        return [piece for piece in self.pieces if piece.is_last]
+
+    @property
+    def sampling_sequences(self) -> list[Sequence]:
+        return self.decoding + [piece.sequence for piece in self.last_pieces]
+
+    def seal(self, decoding: DecodeSet) -> None:
+        """Take the arrays of the decodes as they stand and put the pieces behind them."""
+        n = self.num_decodes
+        pieces, last = self.pieces, self.last_pieces
+        self.decoding = decoding.sequences[:n]
+        self.decode_tokens = decoding.last_tokens[:n]
+        self.rows = _join(decoding.rows[:n], [piece.sequence.table_row for piece in pieces])
+        self.starts = _join(decoding.lengths[:n] - 1, [piece.start for piece in pieces])
+        self.counts = _join(np.ones(n, np.int32), [piece.count for piece in pieces])
+        self.random_keys = _join(decoding.random_keys[:n], [piece.sequence.random_key for piece in last])
+        outputs = (decoding.lengths[:n] - decoding.inputs[:n]).astype(np.int64)
+        self.output_indices = _join(outputs, [piece.sequence.output_tokens for piece in last])
+
+
+def _join(decodes: NDArray, pieces: list) -> NDArray:  # type: ignore[type-arg]
+    """The pieces' values behind the decodes', in the decodes' dtype; without pieces a copy."""
+    return np.concatenate([decodes, np.array(pieces, decodes.dtype)])

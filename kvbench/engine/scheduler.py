@@ -1,0 +1,266 @@
+"""Who runs in the next step: seats, moves for the batch policies, preemption, and the books after the step.
+
+A sequence is in exactly one place: `waiting`, `prefilling`, `decoding`, `held` (finished, blocks kept by a static
+batch) or gone.
+"""
+
+from __future__ import annotations
+
+from bisect import insort
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from kvbench.engine.decodes import DecodeSet
+from kvbench.engine.policies.registry import admission_policy, batch_policy
+from kvbench.engine.schedule import Piece, Schedule
+from kvbench.engine.waiting import WaitingQueue
+from kvbench.errors import InternalError
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from kvbench.cache.types import CacheManager, Plan
+    from kvbench.engine.sequence import Sequence
+    from kvbench.spec.engine import EngineSettings
+
+
+class Scheduler:
+    """First come, first served over one cache manager; torch-free."""
+
+    def __init__(self, manager: CacheManager, settings: EngineSettings) -> None:
+        self.manager = manager
+        self.policy = batch_policy(settings.batch_policy)
+        self.admission = admission_policy(settings.admission)
+        self.max_sequences = settings.max_sequences
+        self.max_batch_tokens = settings.max_batch_tokens
+        self.waiting = WaitingQueue()
+        self.prefilling: list[Sequence] = []
+        self.decoding = DecodeSet()
+        self.held: list[Sequence] = []
+        self._step = Schedule()
+
+    @property
+    def num_running(self) -> int:
+        return len(self.prefilling) + len(self.decoding)
+
+    @property
+    def has_work(self) -> bool:
+        return self.num_running > 0 or len(self.waiting) > 0
+
+    def reason_to_reject(self, sequence: Sequence) -> str | None:
+        """Why the sequence can never be served, None when it can (E26); exactly fitting is fitting (E27)."""
+        job, limit = sequence.job, self.manager.settings.max_context
+        asked = f"{len(job.prompt)} input + {job.max_tokens} output tokens"
+        if job.total_tokens > limit:
+            return f"{asked} exceed the maximum context of {limit}"
+        if not self.manager.can_ever_fit(job.slots_needed):
+            sizes = self.manager.settings
+            return f"{asked} can never fit into the pool of {sizes.num_blocks} blocks of {sizes.block_size} tokens"
+        return None
+
+    def add(self, sequence: Sequence) -> None:
+        self.waiting.push(sequence)
+
+    def schedule(self, now_s: float) -> Schedule:
+        """Fill one step by the batch policy; slots of all its tokens are allocated when this returns."""
+        self._step = step = Schedule()
+        self.policy.fill(self, self.max_batch_tokens)
+        if step.is_empty and self.has_work and not step.failed:
+            raise InternalError(f"{self.num_running} sequences run and {len(self.waiting)} wait, yet none can proceed")
+        step.seal(self.decoding)
+        for piece in step.pieces:
+            if piece.sequence.first_scheduled_s is None:
+                piece.sequence.first_scheduled_s = now_s
+        return step
+
+    # Moves of the batch policies; each returns the tokens that it has put into the step.
+
+    def decode(self, limit: int | None = None) -> int:
+        """One token for each of the first `limit` decoding sequences; makes room by preemption where there is none."""
+        while len(self.decoding) > 0:
+            rows, lengths = self.decoding.rows[:limit], self.decoding.lengths[:limit]
+            plan = self.manager.plan_append(rows, lengths)
+            if plan.fits:
+                self.manager.commit_append(plan)
+                self._step.num_decodes = len(rows)
+                return len(rows)
+            self._make_room()
+        return 0
+
+    def continue_chunks(self, budget: int) -> int:
+        """Prefills in flight go on by what is left of the budget."""
+        spent = 0
+        for sequence in self.prefilling:
+            if spent == budget:
+                break
+            spent += self._compute(sequence, min(sequence.missing, budget - spent))
+        return spent
+
+    def continue_whole(self, budget: int) -> int:
+        """Seated prompts are computed whole while the budget lasts, at least one."""
+        spent = 0
+        for sequence in self.prefilling:
+            if spent > 0 and spent + sequence.missing > budget:
+                break
+            spent += self._compute(sequence, sequence.missing)
+        return spent
+
+    def admit_chunks(self, budget: int) -> int:
+        """New prompts begin by what is left of the budget."""
+        spent = 0
+        while spent < budget and (sequence := self._first_in_line()) is not None:
+            plan = self._plan(sequence, min(sequence.length, budget - spent))
+            if not plan.fits:
+                break
+            self._seat(sequence, plan)
+            spent += self._compute(sequence, min(sequence.missing, budget - spent))
+        return spent
+
+    def admit_whole(self, budget: int) -> int:
+        """New prompts are computed whole while the budget lasts, at least one. Cached tokens cost no budget (E15)."""
+        spent = 0
+        while (sequence := self._first_in_line()) is not None:
+            plan = self._plan(sequence, sequence.length)
+            tokens = sequence.length - plan.cached_tokens
+            if not plan.fits or (spent > 0 and spent + tokens > budget):
+                break
+            self._seat(sequence, plan)
+            spent += self._compute(sequence, tokens)
+        return spent
+
+    def seat_batch(self) -> None:
+        """Everyone first in line who fits takes a seat, blocks for the whole prompt included."""
+        while (sequence := self._first_in_line()) is not None:
+            plan = self._plan(sequence, sequence.length)
+            if not plan.fits:
+                break
+            self._seat(sequence, plan)
+
+    def _first_in_line(self) -> Sequence | None:
+        """Who may be admitted next. Nobody in a step that preempted: the room was made for those who run."""
+        seats_taken = self.num_running + len(self.held)
+        if self._step.preemptions or seats_taken >= self.max_sequences or not len(self.waiting):
+            return None
+        return self.waiting.peek()
+
+    def _plan(self, sequence: Sequence, hold_tokens: int) -> Plan:
+        promise = self.admission.promise(sequence)
+        return self.manager.plan(sequence.content, hold_tokens, promise, readmission=sequence.preemptions > 0)
+
+    def _seat(self, sequence: Sequence, plan: Plan) -> None:
+        admitted = self.manager.commit(plan)
+        self.waiting.pop()
+        sequence.sit_down(admitted.row, admitted.cached_tokens, plan.hold_tokens)
+        insort(self.prefilling, sequence, key=lambda other: other.order)
+        self._step.admissions += 1
+
+    def _compute(self, sequence: Sequence, count: int) -> int:
+        """A piece of the prompt; its slots were promised at the admission, so they are there."""
+        piece = Piece(sequence, sequence.computed, count)
+        if piece.end > sequence.held:
+            plan = self.manager.plan_append(np.array([sequence.table_row], np.int32), np.array([piece.end], np.int32))
+            if not plan.fits:
+                raise InternalError(f"request {sequence.request_id} was promised {piece.end} tokens that do not fit")
+            self.manager.commit_append(plan)
+            sequence.held = piece.end
+        self._step.pieces.append(piece)
+        return count
+
+    def _make_room(self) -> None:
+        """A decode found no block: finished members of a static batch give way first, then the last arrived."""
+        if self.held:
+            self._free_held()
+            return
+        running = [*self.prefilling[-1:], *self.decoding.sequences[-1:]]
+        victim = max(running, key=lambda sequence: sequence.order)
+        if self.num_running == 1:
+            self._fail(victim)
+        else:
+            self._preempt(victim)
+
+    def _preempt(self, victim: Sequence) -> None:
+        """By recompute: the blocks go, prompt and generated tokens wait at their old place in line (E41)."""
+        self._leave(victim)
+        self._stand_up(victim)
+        victim.preemptions += 1
+        self._step.preemptions += 1
+        self.waiting.push(victim)
+
+    def _fail(self, sequence: Sequence) -> None:
+        """Alone and still out of blocks: preempting itself would bring it back here for ever (E34)."""
+        self._leave(sequence)
+        sequence.error = f"no free block at token {sequence.length}, and no other sequence to preempt"
+        sequence.finish_reason = "error"
+        self._stand_up(sequence)
+        self._step.failed.append(sequence)
+
+    # After the forward pass.
+
+    def commit(self, step: Schedule, sampled: NDArray[np.int64], now_s: float) -> list[Sequence]:
+        """K and V of the step are written and `sampled` has one token for each sequence that samples.
+
+        Returns the sequences that are finished; they hold their blocks until `release`.
+        """
+        if step.is_empty:
+            return []
+        self.manager.mark_computed(step.rows, step.ends)
+        self.decoding.append(sampled[: step.num_decodes], now_s)
+        finished = self.decoding.take_finished(step.num_decodes)
+        for piece in step.pieces:
+            piece.sequence.advance(piece.count)
+        for piece, token in zip(step.last_pieces, sampled[step.num_decodes :].tolist(), strict=True):
+            if self._first_token(piece.sequence, token, now_s):
+                finished.append(piece.sequence)
+        return finished
+
+    def _first_token(self, sequence: Sequence, sampled: int, now_s: float) -> bool:
+        """The token that ends a prefill; whether it ends the output too."""
+        self.prefilling.remove(sequence)
+        sequence.append(sequence.choose(sampled), now_s)
+        is_over = sequence.end()
+        if not is_over:
+            self.decoding.add(sequence)
+        return is_over
+
+    def release(self, finished: list[Sequence]) -> None:
+        """Blocks of finished sequences go back, in a static batch only when nobody of it runs any more."""
+        if self.policy.holds_finished:
+            self.held += finished
+            self._free_held_if_over()
+        else:
+            for sequence in finished:
+                self._stand_up(sequence)
+
+    def abort(self, sequence: Sequence) -> None:
+        """Forget a waiting or running sequence between two steps."""
+        if sequence.row is None:
+            self.waiting.remove(sequence)
+        else:
+            self._leave(sequence)
+            self._stand_up(sequence)
+        self._free_held_if_over()
+
+    def _free_held_if_over(self) -> None:
+        if self.num_running == 0:
+            self._free_held()
+
+    def _free_held(self) -> None:
+        for sequence in self.held:
+            self._stand_up(sequence)
+        self.held = []
+
+    def _leave(self, sequence: Sequence) -> None:
+        if sequence.is_decoding:
+            self.decoding.remove(sequence)
+        else:
+            self.prefilling.remove(sequence)
+
+    def _stand_up(self, sequence: Sequence) -> None:
+        sizes = self.manager.settings
+        width = -(-sizes.max_context // sizes.block_size)
+        row = np.array([sequence.table_row], np.int32)
+        blocks = sum(np.count_nonzero(self.manager.table(row, width, group)) for group in range(len(sizes.groups)))
+        sequence.peak_blocks = max(sequence.peak_blocks, int(blocks))
+        self.manager.release(sequence.table_row)
+        sequence.stand_up()

@@ -1,0 +1,126 @@
+"""A request being served: its tokens, its row of the block table, and how far its KV is computed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from kvbench.cache.content import Content
+from kvbench.engine.keys import request_key
+from kvbench.errors import InternalError
+
+if TYPE_CHECKING:
+    from kvbench.engine.job import Job
+
+
+@dataclass(slots=True, eq=False)
+class Sequence:
+    """Positions of one sequence, as half-open ranges:
+
+        [0, input)        the prompt
+        [input, length)   generated tokens; a preemption keeps them
+        [0, computed)     K and V are in its blocks
+        [0, held)         slots were asked for; computed ≤ held
+        [0, high_water)   was computed once, before the last preemption: computing it again is recomputation
+
+    While it decodes, exactly the last known token is not computed yet. A row is held from admission to release.
+    """
+
+    job: Job
+    content: Content = field(init=False)
+    random_key: int = field(init=False)
+    forced: list[int] | None = field(init=False)
+    row: int | None = None
+    is_decoding: bool = False
+    prefilled: int = 0
+    """Computed tokens while the prefill runs."""
+    held: int = 0
+    high_water: int = 0
+    first_scheduled_s: float | None = None
+    token_times_s: list[float] = field(default_factory=list)
+    cached_tokens: int | None = None
+    """Hits of the first admission; None before it."""
+    preemptions: int = 0
+    recomputed_tokens: int = 0
+    peak_blocks: int = 0
+    finish_reason: str | None = None
+    error: str | None = None
+
+    def __post_init__(self) -> None:
+        job = self.job
+        self.content = Content(job.prompt, salt=job.salt, capacity=job.total_tokens)
+        self.random_key = request_key(job.seed, job.request_id)
+        self.forced = None if job.forced is None else job.forced.tolist()
+
+    @property
+    def request_id(self) -> int:
+        return self.job.request_id
+
+    @property
+    def order(self) -> tuple[float, int]:
+        """First come, first served; ties by request id (E41)."""
+        return (self.job.arrival_s, self.job.request_id)
+
+    @property
+    def table_row(self) -> int:
+        """The row of a seated sequence."""
+        if self.row is None:
+            raise InternalError(f"request {self.request_id} holds no blocks")
+        return self.row
+
+    @property
+    def length(self) -> int:
+        """Known tokens: prompt and generated."""
+        return self.content.length
+
+    @property
+    def output_tokens(self) -> int:
+        return len(self.token_times_s)
+
+    @property
+    def computed(self) -> int:
+        return self.length - 1 if self.is_decoding else self.prefilled
+
+    @property
+    def missing(self) -> int:
+        """Tokens whose K and V are still to be computed before the next one can be sampled."""
+        return self.length - self.computed
+
+    def sit_down(self, row: int, cached_tokens: int, held: int) -> None:
+        """Admitted: a row, and what the prefix cache spares it."""
+        self.row = row
+        self.prefilled = cached_tokens
+        self.held = max(held, cached_tokens)
+        if self.cached_tokens is None:
+            self.cached_tokens = cached_tokens
+
+    def advance(self, count: int) -> None:
+        """A prefill piece of `count` tokens is computed."""
+        again = min(self.prefilled + count, self.high_water) - self.prefilled
+        self.recomputed_tokens += max(again, 0)
+        self.prefilled += count
+
+    def append(self, token: int, now_s: float) -> None:
+        """One output token, produced at `now_s`."""
+        self.content.append(token)
+        self.token_times_s.append(now_s)
+
+    def choose(self, sampled: int) -> int:
+        """The token that is really appended: the forced one where there is one."""
+        return sampled if self.forced is None else self.forced[len(self.token_times_s)]
+
+    def end(self) -> bool:
+        """Whether the newest token ends the output; notes why."""
+        if int(self.content.tokens[-1]) in self.job.stop_tokens:
+            self.finish_reason = "stop"
+        elif self.output_tokens >= self.job.max_tokens:
+            self.finish_reason = "length"
+        return self.finish_reason is not None
+
+    def stand_up(self) -> None:
+        """Preempted or finished: row and progress are gone, tokens stay (E17, E45)."""
+        self.high_water = max(self.high_water, self.computed)
+        self.row = None
+        self.is_decoding = False
+        self.prefilled = 0
+        self.held = 0
