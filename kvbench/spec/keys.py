@@ -130,10 +130,13 @@ def unknown_key(name: str) -> str:
     misplaced = [key.path for key in candidates(last)] if last != name else []
     if misplaced:
         return f'unknown setting; did you mean "{misplaced[0]}"?'
-    return f"unknown setting{did_you_mean(name, all_keys()) or _close_last_part(last)}"
+    return f"unknown setting{_did_you_mean_key(name, last)}"
 
 
-def _close_last_part(last: str) -> str:
-    by_last = {path.rpartition(".")[2]: path for path in reversed(all_keys())}
+def _did_you_mean_key(name: str, last: str) -> str:
+    """The closest last part, in the same table when that exists."""
+    table = name.rpartition(".")[0]
+    paths = [path for path in all_keys() if table and path.startswith(f"{table}.")] or list(all_keys())
+    by_last = {path.rpartition(".")[2]: path for path in reversed(paths)}
     close = did_you_mean(last, by_last).partition('"')[2].rpartition('"')[0]
     return f'; did you mean "{by_last[close]}"?' if close else ""

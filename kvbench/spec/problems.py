@@ -19,6 +19,8 @@ class Problem:
 
     key: str
     text: str
+    at: str = ""
+    """Where to look for its line, when that is more exact than `key`."""
     place: str = ""
     """`file:line`, once it is known."""
 

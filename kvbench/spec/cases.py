@@ -1,0 +1,230 @@
+"""A suite multiplied out: products of axes and zip groups, less what rules leave out, each point a case."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from pydantic import ValidationError
+
+from kvbench.spec.engine import EngineSettings
+from kvbench.spec.fields import PARTIAL, Settings
+from kvbench.spec.identity import case_id, moot_keys
+from kvbench.spec.keys import SECTIONS, SECTIONS_OF, Kind, column, value_at
+from kvbench.spec.matrix import MAX_CASES, Matrix, Rule, Setting, canonical, read_matrix
+from kvbench.spec.problems import Problem, SuiteError
+from kvbench.spec.refusals import Refusals
+from kvbench.spec.suite import KernelSettings, ModelSettings, Suite
+from kvbench.spec.translate import problems_of
+from kvbench.spec.workload import WorkloadSettings
+
+Point = tuple[Setting, ...]
+
+
+@dataclass(frozen=True)
+class Case:
+    """One point of the matrix, all axes fixed.
+
+    `case_id` is content: it does not depend on key order, on the spelling of a value, or on which values are axes.
+    `axes` maps column → value of this kind's axes, in the suite's order.
+    """
+
+    case_id: str
+    kind: Kind
+    axes: dict[str, Any]
+    model: ModelSettings
+    engine: EngineSettings | None
+    workload: WorkloadSettings | None
+    kernel: KernelSettings | None
+
+    @property
+    def label(self) -> str:
+        """`block_size=16 kv_dtype=bf16`, or the kind when nothing is varied."""
+        return " ".join(f"{name}={value}" for name, value in self.axes.items()) or self.kind
+
+
+@dataclass
+class Expansion:
+    """All cases and all that is wrong. `moot`: settings that decide nothing in any engine case, and why."""
+
+    cases: list[Case] = field(default_factory=list)
+    problems: list[Problem] = field(default_factory=list)
+    moot: dict[str, str] | None = None
+    idle_rules: list[str] = field(default_factory=list)
+    """Places of `exclude` and `only` entries that match no case."""
+
+
+def expand(suite: Suite) -> list[Case]:
+    """Every case of the suite, engine cases first, in the order of the axes (the last one runs fastest).
+
+    Raises SuiteError that lists every bad axis, impossible combination and duplicate.
+    """
+    expansion = expand_all(suite)
+    if expansion.problems:
+        raise SuiteError(expansion.problems, what=f"suite {suite.name}")
+    return expansion.cases
+
+
+def kinds_of(suite: Suite, matrix: Matrix) -> list[Kind]:
+    """Kinds of case: by the presence of `[engine]`, `[workload]` or `[kernel]`, or of an axis of that kind."""
+    is_engine = suite.engine is not None or "workload" in suite.model_fields_set or bool(matrix.of_kind("engine"))
+    is_kernel = suite.kernel is not None or bool(matrix.of_kind("kernel"))
+    kinds: tuple[tuple[Kind, bool], ...] = (("engine", is_engine), ("kernel", is_kernel))
+    return [kind for kind, is_there in kinds if is_there]
+
+
+def expand_all(suite: Suite) -> Expansion:
+    """Like `expand`, with the problems beside the cases."""
+    matrix = read_matrix({"axes": suite.axes, "zip": suite.zip, "exclude": suite.exclude, "only": suite.only})
+    expansion = Expansion(problems=list(matrix.problems))
+    kinds = kinds_of(suite, matrix)
+    count = sum(matrix.count(kind) for kind in kinds)
+    if not expansion.problems and count > MAX_CASES:
+        text = f"{count:,} combinations; at most {MAX_CASES:,} cases make a suite"
+        expansion.problems.append(Problem("axes", text))
+    if expansion.problems:
+        return expansion
+    if not kinds:
+        expansion.problems.append(Problem("", "no cases; expected an [engine] or a [kernel] table, or an axis of one"))
+    for kind in kinds:
+        _Expander(suite, matrix, kind, expansion).run()
+    if kinds and not expansion.cases and not expansion.problems:
+        expansion.problems.append(_nothing_left(matrix, count))
+    _refuse_duplicates(expansion)
+    return expansion
+
+
+def _nothing_left(matrix: Matrix, count: int) -> Problem:
+    where = "only" if matrix.only else "exclude"
+    return Problem(where, f"leaves none of the {count:,} combinations; expected at least one case")
+
+
+class _Expander:
+    """Multiplies out one kind. Sections are read once per combination of their own axes, not once per case."""
+
+    def __init__(self, suite: Suite, matrix: Matrix, kind: Kind, expansion: Expansion) -> None:
+        self.suite, self.matrix, self.kind, self.expansion = suite, matrix, kind, expansion
+        self.names = SECTIONS_OF[kind]
+        self.base = {name: _base(suite, name) for name in self.names}
+        self.refusals = Refusals()
+        self._partial: dict[tuple[str, ...], Any] = {}
+        self._whole: dict[tuple[str, ...], Any] = {}
+
+    def run(self) -> None:
+        exclude = [rule for rule in self.matrix.exclude if rule.kind == self.kind]
+        only = [rule for rule in self.matrix.only if rule.kind == self.kind]
+        used: set[str] = set()
+        for point in self._points():
+            partial = {name: self._section(name, point, is_whole=False) for name in self.names}
+            excluding = {rule.place for rule in exclude if _matches(rule, partial)}
+            including = {rule.place for rule in only if _matches(rule, partial)}
+            used |= excluding | including
+            if not excluding and (including or not only):
+                self._add(point)
+        self.expansion.problems += self.refusals.problems()
+        self.expansion.idle_rules += [rule.place for rule in (*exclude, *only) if rule.place not in used]
+
+    def _points(self) -> Iterator[Point]:
+        steps = [dimension.steps for dimension in self.matrix.of_kind(self.kind)]
+        for choice in itertools.product(*steps):
+            yield tuple(itertools.chain.from_iterable(choice))
+
+    def _section(self, name: str, point: Point, *, is_whole: bool) -> Any:
+        """The settings of a section at a point; None, and noted, when the combination is impossible."""
+        own = [setting for setting in point if setting.key.startswith(f"{name}.")]
+        key = (name, *(setting.text for setting in own))
+        memory = self._whole if is_whole else self._partial
+        if key not in memory:
+            memory[key] = self._read(name, own, is_whole)
+        return memory[key]
+
+    def _read(self, name: str, own: list[Setting], is_whole: bool) -> Settings | None:
+        data = _overlaid(self.base[name], own)
+        try:
+            found = SECTIONS[name].model_validate(data, context=None if is_whole else PARTIAL)
+        except ValidationError as error:
+            self.refusals.refuse(own, problems_of(error, SECTIONS[name], name))
+            return None
+        if is_whole:
+            self.refusals.accept(name, own)
+        return found
+
+    def _add(self, point: Point) -> None:
+        whole = {name: self._section(name, point, is_whole=True) for name in self.names}
+        if any(settings is None for settings in whole.values()):
+            return
+        moot = moot_keys(whole)
+        known = self.expansion.moot
+        self.expansion.moot = moot if known is None else {key: why for key, why in known.items() if key in moot}
+        self.expansion.cases.append(
+            Case(
+                case_id(self.kind, whole, self.suite.measure.cache_state),
+                self.kind,
+                {column(setting.key): scalar(setting.value) for setting in point},
+                whole.get("model") or self.suite.model,
+                whole.get("engine"),
+                whole.get("workload"),
+                whole.get("kernel"),
+            )
+        )
+
+
+def scalar(value: Any) -> Any:
+    """An axis value as a table cell: a length distribution becomes text, a constant one its number."""
+    if not isinstance(value, Settings):
+        return canonical(value) if isinstance(value, list) else value
+    parts = value.model_dump(mode="json", exclude_none=True)
+    kind = parts.pop("kind")
+    if kind == "constant" and list(parts) == ["value"]:
+        return parts["value"]
+    return f"{kind}({', '.join(f'{name}={part}' for name, part in parts.items())})"
+
+
+def _base(suite: Suite, name: str) -> dict[str, Any]:
+    fixed = getattr(suite, name)
+    return (SECTIONS[name]() if fixed is None else fixed).model_dump()
+
+
+def _overlaid(base: dict[str, Any], own: list[Setting]) -> dict[str, Any]:
+    data = dict(base)
+    for setting in own:
+        _, *tables, last = setting.key.split(".")
+        inner = data
+        for table in tables:
+            inner[table] = dict(inner[table])
+            inner = inner[table]
+        inner[last] = setting.value.model_dump() if isinstance(setting.value, Settings) else setting.value
+    return data
+
+
+def _matches(rule: Rule, partial: dict[str, Any]) -> bool:
+    for key, texts in rule.matches.items():
+        section, *parts = key.split(".")
+        if canonical(value_at(partial[section], parts)) not in texts:
+            return False
+    return True
+
+
+def _refuse_duplicates(expansion: Expansion) -> None:
+    """One problem per reason: the first two cases that are the same, and how many more there are."""
+    first: dict[str, Case] = {}
+    pairs: dict[str, list[tuple[Case, Case]]] = {}
+    for case in expansion.cases:
+        other = first.setdefault(case.case_id, case)
+        if other is not case:
+            pairs.setdefault(_moot_axes(case), []).append((other, case))
+    for why, found in pairs.items():
+        one, two = found[0]
+        more = f", and {len(found) - 1} more pairs" if len(found) > 1 else ""
+        text = f"the cases ({one.label}) and ({two.label}) are one and the same{why}{more}"
+        expansion.problems.append(Problem("axes", f"{text}; leave one out with exclude or only"))
+
+
+def _moot_axes(case: Case) -> str:
+    """Why: which of the varied settings decide nothing here."""
+    sections = {"model": case.model, "engine": case.engine, "workload": case.workload}
+    moot = moot_keys(sections) if case.kind == "engine" else {}
+    whys = [f"{column(key)} decides nothing while {why}" for key, why in moot.items() if column(key) in case.axes]
+    return f": {', '.join(whys)}" if whys else ""
