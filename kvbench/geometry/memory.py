@@ -106,6 +106,13 @@ class PoolLayout:
         """Most blocks that one sequence of `tokens` holds at once, over all pieces."""
         return sum(group_blocks(piece.group, tokens, self.block_size, chunk) for piece in self.pieces)
 
+    def sequence_padding_bytes(self, tokens: int, chunk: int = 1) -> int:
+        """Bytes that a sequence of `tokens` wastes on missing layers and narrower groups of its blocks."""
+        return sum(
+            group_blocks(piece.group, tokens, self.block_size, chunk) * (self.block_bytes - piece.used_bytes)
+            for piece in self.pieces
+        )
+
     def longest_sequence(self, blocks: int, chunk: int = 1) -> int | None:
         """Tokens of the longest single sequence that `blocks` can hold; None when windows make it endless."""
         full = sum(piece.group.window is None for piece in self.pieces)
@@ -124,7 +131,8 @@ class PoolLayout:
 
 def pool_layout(g: ModelGeometry, kv_dtype: str, block_size: int) -> PoolLayout:
     """One group: a block holds all its layers. Several: groups are cut into pieces of equally many layers, so that
-    one block size serves them all; least padding with at most `MOST_PIECES` tables, the fewest tables on a tie.
+    one block size serves them all. Taken is the cut with at most `MOST_PIECES` tables under which a sequence of the
+    model's longest context takes least memory, the fewest tables on a tie.
 
     Gemma-3-12b, 8 full and 40 sliding layers: blocks of 8 layers, 1 + 5 tables, no padding.
     """
@@ -133,7 +141,7 @@ def pool_layout(g: ModelGeometry, kv_dtype: str, block_size: int) -> PoolLayout:
     widths = range(1, max(len(group.layers) for group in g.groups) + 1)
     few = [w for w in widths if _pieces_at(g, w) <= max(MOST_PIECES, len(g.groups))]
     layouts = (_layout(g, kv_dtype, block_size, width) for width in few)
-    return min(layouts, key=lambda layout: (layout.padding_bytes, len(layout.pieces)))
+    return min(layouts, key=lambda x: (x.sequence_blocks(g.max_context) * x.block_bytes, len(x.pieces)))
 
 
 def capacity_sequences(
