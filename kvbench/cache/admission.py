@@ -1,0 +1,203 @@
+"""Admission: what a sequence takes, and taking it. `plan_admission` is also the estimator; there is no second count.
+
+Blocks of an admitted row, per layer group, as half-open ranges of logical blocks:
+
+    [0, d)        device hits: one reference more on a published block
+    [d, h)        host hits: a new block each, published at once, in transfer until the promotion is complete
+    [h, held)     new blocks, private until they are full and computed
+    [held, t)     promised: no block yet, but counted out of the supply
+
+h is the same in all groups, the least of what each of them found (E51).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from kvbench.cache.prefix import NO_BLOCKS
+from kvbench.cache.types import Admission, Int32s, Plan
+from kvbench.errors import InternalError
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from kvbench.cache.books import Books
+    from kvbench.cache.content import Content
+
+
+@dataclass(slots=True)
+class GroupHits:
+    """What one layer group found for one prompt."""
+
+    device: Int32s
+    host: list[int]
+    was_cached: NDArray[np.bool_]
+    """Which device hits nobody owned: they leave the supply without leaving the cache"""
+
+    def cut(self, blocks: int) -> None:
+        """Keep the first `blocks` logical blocks."""
+        self.host = self.host[: max(0, blocks - len(self.device))]
+        self.device = self.device[:blocks]
+
+
+@dataclass(frozen=True, slots=True)
+class AdmissionDetail:
+    groups: list[GroupHits]
+    hit_blocks: int
+    promised: int
+    target: int
+    readmission: bool
+
+
+_MISS = GroupHits(NO_BLOCKS, [], np.zeros(0, dtype=bool))
+
+
+def plan_admission(books: Books, content: Content, hold: int, promise: int, readmission: bool, epoch: int) -> Plan:
+    """See `CacheManager.plan`. Reads only."""
+    _check_lengths(books, content, hold, promise)
+    groups, hit_blocks = _look_up(books, content) if books.caching else ([_MISS] * books.num_groups, 0)
+    cached_tokens = hit_blocks * books.block_size
+    hold = max(hold, cached_tokens)
+    held = books.tables.blocks_for(hold)
+    from_device = revived = 0
+    for group in groups:
+        from_device += len(group.device)
+        revived += int(np.count_nonzero(group.was_cached))
+    new = books.num_groups * held - from_device
+    target = books.num_groups * books.tables.blocks_for(promise)
+    promised = max(0, target - books.num_groups * held)
+    shortfall = new + promised + revived - books.supply()
+    return Plan(
+        content=content,
+        fits=shortfall <= 0,
+        cached_tokens=cached_tokens,
+        hold_tokens=hold,
+        promise_tokens=promise,
+        new_blocks=new,
+        promote_blocks=books.num_groups * hit_blocks - from_device,
+        evict_blocks=max(0, new - books.pool.free),
+        shortfall_blocks=max(0, shortfall),
+        epoch=epoch,
+        detail=AdmissionDetail(groups, hit_blocks, promised, target, readmission),
+    )
+
+
+def commit_admission(books: Books, plan: Plan) -> Admission:
+    """Carry out a fresh plan that fits."""
+    detail = plan.detail
+    if not isinstance(detail, AdmissionDetail):
+        raise InternalError("this plan was not made by the paged manager")
+    row = books.tables.open(plan.content, plan.hold_tokens)
+    _pin_hits(books, detail)
+    blocks = books.take(plan.new_blocks)
+    used = 0
+    for group, hits in enumerate(detail.groups):
+        need = int(books.tables.held[row]) - len(hits.device)
+        _fill_row(books, row, group, hits, blocks[used : used + need])
+        used += need
+    books.tables.computed[row] = plan.cached_tokens
+    books.tables.published[row] = detail.hit_blocks
+    books.tables.promise(row, detail.target, detail.promised)
+    if plan.promote_blocks:
+        _promote(books, row, detail)
+    if books.caching:
+        _count(books, plan, detail.readmission)
+    return Admission(row, plan.cached_tokens, plan.promote_blocks // books.num_groups * books.block_size)
+
+
+def _check_lengths(books: Books, content: Content, hold: int, promise: int) -> None:
+    limit = books.tables.width * books.block_size
+    if content.length < 1 or hold < 0 or max(hold, promise, content.length) > limit:
+        raise InternalError(
+            f"a sequence of {content.length} tokens ({hold} held, {promise} promised) does not fit a table row "
+            f"of {limit} slots"
+        )
+
+
+def _look_up(books: Books, content: Content) -> tuple[list[GroupHits], int]:
+    """Hits of every group, cut to the length they have in common. The last token is never covered (E12)."""
+    limit = (content.length - 1) // books.block_size
+    keys = content.keys(books.chain, limit)[:limit]
+    tokens = content.tokens[: limit * books.block_size].reshape(limit, books.block_size)
+    root = books.labels.root_id(content.salt)
+    groups = []
+    for group, index in enumerate(books.indexes):
+        device = index.find(keys, tokens, root)
+        hits = GroupHits(device, [], _MISS.was_cached)
+        if books.host is not None:
+            hits.host = _find_on_host(books, group, keys, tokens, device, root)
+        groups.append(hits)
+    common = min(len(hits.device) + len(hits.host) for hits in groups)
+    for hits in groups:
+        hits.cut(common)
+        hits.was_cached = books.pool.refs[hits.device] == 0
+        if books.pool.in_transfer:
+            hits.was_cached &= books.pool.pins[hits.device] == 0
+    return groups, common
+
+
+def _find_on_host(books: Books, group: int, keys: list[bytes], tokens: Int32s, device: Int32s, root: int) -> list[int]:
+    """Host blocks that continue the device hits. A key that the device holds for another content ends the search:
+    the promoted block could not be published under it."""
+    host, on_device = books.host, books.indexes[group].blocks
+    found: list[int] = []
+    parent = int(books.pool.content_ids[device[-1]]) if len(device) else root
+    for at in range(len(device), len(keys)):
+        block = None if host is None or keys[at] in on_device else host.find(group, keys[at], tokens[at], parent)
+        if host is None or block is None:
+            break
+        found.append(block)
+        parent = int(host.content_ids[block])
+    return found
+
+
+def _pin_hits(books: Books, detail: AdmissionDetail) -> None:
+    """Hits of all groups, on both tiers, are ours before anything is evicted or allocated (E06, E07)."""
+    for hits in detail.groups:
+        if len(hits.device):
+            books.pool.retain(hits.device, hits.was_cached)
+            books.policy.forget(hits.device)
+        if books.host is not None:
+            for block in reversed(hits.host):
+                books.host.pin(block)
+                books.host.touch(block)
+
+
+def _fill_row(books: Books, row: int, group: int, hits: GroupHits, new: Int32s) -> None:
+    entries = books.tables.blocks[group, row]
+    shared = len(hits.device)
+    if shared:
+        entries[:shared] = hits.device
+    entries[shared : shared + len(new)] = new
+    if books.num_groups > 1:
+        books.pool.groups[new] = group
+
+
+def _promote(books: Books, row: int, detail: AdmissionDetail) -> None:
+    host = books.host
+    if host is None:
+        raise InternalError("a promotion was planned, but there is no host tier")
+    for group, hits in enumerate(detail.groups):
+        first = len(hits.device)
+        blocks = books.tables.blocks[group, row, first : first + len(hits.host)].tolist()
+        for block, host_block in zip(blocks, hits.host, strict=True):
+            name = host.names[host_block]
+            if name is None:
+                raise InternalError(f"host block {host_block} was promised to row {row} but holds nothing")
+            books.promote(host_block, block)
+            ids = int(host.content_ids[host_block]), int(host.parent_ids[host_block])
+            books.indexes[group].adopt(name[1], host.tokens[host_block], block, *ids)
+
+
+def _count(books: Books, plan: Plan, readmission: bool) -> None:
+    """Look-ups count when they lead to an admission; re-hits after a preemption are no achievement (E19)."""
+    totals = books.totals
+    if readmission:
+        totals.preempted_queries += plan.content.length
+        totals.preempted_hits += plan.cached_tokens
+    else:
+        totals.prefix_cache_queries += plan.content.length
+        totals.prefix_cache_hits += plan.cached_tokens

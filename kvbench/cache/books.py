@@ -1,0 +1,143 @@
+"""The state behind the paged manager's door, and the few moves that all of its operations share.
+
+Who may do what with a physical block, from the admission that takes it to the transfer that lets it go:
+
+    supply            free and cached blocks, minus those promised to live rows; `take` hands them out
+    table entries     one reference each; `drop` gives them back
+    pending copies    a pin each, from the decision until `complete`; a pinned block is neither freed nor evicted
+    parked rows       rows released while one of their blocks was pinned: their references outlive the row until
+                      `complete`, so that a pinned child never stays behind without its parents
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from kvbench.cache.content import KeyChain
+from kvbench.cache.eviction import EVICTION_POLICIES
+from kvbench.cache.host_tier import HostTier
+from kvbench.cache.pool import BlockPool
+from kvbench.cache.prefix import HashIndex, Labels
+from kvbench.cache.tables import BlockTables
+from kvbench.cache.types import CacheStats, Int32s, Transfers
+from kvbench.errors import InternalError
+
+if TYPE_CHECKING:
+    from kvbench.cache.eviction import EvictionPolicy
+    from kvbench.cache.types import CacheSettings
+
+
+def make_policy(name: str, pool: BlockPool) -> EvictionPolicy:
+    module, _, attribute = EVICTION_POLICIES[name].partition(":")
+    policy: EvictionPolicy = getattr(import_module(module), attribute)(pool)
+    return policy
+
+
+class Books:
+    """Pool, tables, indexes, tiers and pending copies of one manager."""
+
+    def __init__(self, settings: CacheSettings) -> None:
+        self.block_size = settings.block_size
+        self.num_groups = len(settings.groups)
+        self.caching = settings.prefix_cache != "none"
+        self.chain = KeyChain(settings.block_size, settings.namespace, settings.hash_function)
+        self.pool = BlockPool(settings.num_blocks)
+        self.tables = BlockTables(self.num_groups, settings.max_sequences, settings.max_context, settings.block_size)
+        self.policy = make_policy(settings.eviction, self.pool)
+        self.labels = Labels(settings.num_blocks if self.caching else 0, settings.block_size)
+        self.indexes = [HashIndex(self.pool, self.labels, self.policy, group) for group in range(self.num_groups)]
+        self.host = HostTier(settings.host_blocks, settings.block_size) if settings.host_blocks else None
+        for index in self.indexes:
+            index.lower_tier = self.host
+        self.pending = Transfers()
+        self.parked: list[Int32s] = []
+        self.totals = CacheStats(blocks_total=settings.num_blocks, host_blocks_total=settings.host_blocks)
+
+    def supply(self) -> int:
+        """Blocks that a newcomer may take."""
+        return self.pool.free + self.pool.cached - self.tables.promised_total
+
+    def take(self, count: int) -> Int32s:
+        """`count` blocks with one owner each; cached blocks lose their contents when the free ones do not suffice."""
+        missing = count - self.pool.free
+        while missing > 0:
+            victims = self.policy.take(missing)
+            if not len(victims):
+                raise InternalError(f"{missing} evictions wanted, but the eviction policy knows no cached block")
+            self._evict(victims)
+            missing -= len(victims)
+        return self.pool.allocate(count)
+
+    def drop(self, blocks: Int32s) -> None:
+        """Give back one reference of each block, in this order (tail first)."""
+        cached = self.pool.release(blocks)
+        if len(cached):
+            self.policy.add(cached)
+
+    def copy_on_write(self, source: int, destination: int) -> None:
+        """Decide a copy; the caller still holds both references."""
+        self.pending.copy_source.append(source)
+        self.pending.copy_destination.append(destination)
+        self.pool.pin(source)
+        self.pool.pin(destination)
+        self.totals.copy_on_write_copies += 1
+
+    def promote(self, host_block: int, device_block: int) -> None:
+        """Decide a promotion; the host block is pinned already."""
+        self.pending.promote_host.append(host_block)
+        self.pending.promote_device.append(device_block)
+        self.pool.pin(device_block)
+        self.totals.promoted_blocks += 1
+
+    def complete(self, transfers: Transfers) -> None:
+        for host_block in (*transfers.offload_host, *transfers.promote_host):
+            self._host().unpin(host_block)
+        for block in (*transfers.promote_device, *transfers.copy_source, *transfers.copy_destination):
+            if self.pool.unpin(block):
+                self.policy.add(np.array([block], dtype=np.int32))
+        if self.parked:
+            waiting, self.parked = self.parked, []
+            for blocks in waiting:
+                self.drop_or_park(blocks)
+
+    def drop_or_park(self, blocks: Int32s) -> None:
+        """`drop`, unless a copy is under way in one of the blocks: then all of them wait for it."""
+        if self.pool.in_transfer and self.pool.pins[blocks].any():
+            self.parked.append(blocks)
+        else:
+            self.drop(blocks)
+
+    def _evict(self, victims: Int32s) -> None:
+        if self.num_groups == 1:
+            self._forget(0, victims)
+        else:
+            owners = self.pool.groups[victims]
+            for group in range(self.num_groups):
+                self._forget(group, victims[owners == group])
+        self.pool.evict(victims)
+        self.totals.evictions += len(victims)
+
+    def _forget(self, group: int, victims: Int32s) -> None:
+        content_ids = self.pool.content_ids[victims] if self.host is not None else None
+        gone = self.indexes[group].remove(victims)
+        if self.host is None or content_ids is None:
+            return
+        last = set(gone)
+        for block, content in zip(victims.tolist(), content_ids.tolist(), strict=True):
+            if block in last:
+                self._offload(self.host, group, block, content)
+
+    def _offload(self, host: HostTier, group: int, block: int, content: int) -> None:
+        host_block = host.store(group, self.labels, block, content)
+        if host_block is not None:
+            self.pending.offload_device.append(block)
+            self.pending.offload_host.append(host_block)
+            self.totals.offloaded_blocks += 1
+
+    def _host(self) -> HostTier:
+        if self.host is None:
+            raise InternalError("a host transfer is completed, but there is no host tier")
+        return self.host

@@ -1,0 +1,141 @@
+"""A sequence's token ids, and the prefix keys that follow from them.
+
+A key names the content of one full block together with everything before it:
+key[i] = digest(key[i − 1] + tokens of block i), and key[−1] is the root: namespace, block size and salt, tagged and
+under sha256. Keys hold no block id, no object identity and no Python hash, so two processes compute the same (E25).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from functools import cache
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from kvbench.errors import InternalError, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from numpy.typing import NDArray
+
+    from kvbench.cache.types import Int32s
+
+HASH_FUNCTIONS = {"xxh3-128": "xxhash:xxh3_128_digest", "sha256": "kvbench.cache.content:sha256_digest"}
+_TOKEN = np.dtype("<i4")
+
+
+def sha256_digest(data: bytes) -> bytes:
+    """The digest to choose when tenants might craft collisions; hits compare tokens in any case."""
+    return hashlib.sha256(data).digest()
+
+
+@cache
+def _load(place: str) -> Callable[[bytes], bytes]:
+    module, _, name = place.partition(":")
+    function: Callable[[bytes], bytes] = getattr(import_module(module), name)
+    return function
+
+
+@dataclass(frozen=True, slots=True)
+class KeyChain:
+    """How one manager turns tokens into keys."""
+
+    block_size: int
+    namespace: bytes = b""
+    hash_function: str = "xxh3-128"
+
+    def digest(self) -> Callable[[bytes], bytes]:
+        """The digest function behind `hash_function`; `UsageError` when there is none of that name."""
+        place = HASH_FUNCTIONS.get(self.hash_function)
+        if place is None:
+            raise UsageError(
+                f"unknown hash function {self.hash_function!r}", hint=f"choose one of {', '.join(HASH_FUNCTIONS)}"
+            )
+        return _load(place)
+
+    def root(self, salt: str | None) -> bytes:
+        """Parent of every first block. Fields are length-prefixed, so no two (namespace, salt) pairs meet (E22)."""
+        fields = [self.namespace, str(self.block_size).encode()]
+        if salt is not None:
+            fields.append(salt.encode("utf-8", "surrogatepass"))
+        return sha256_digest(b"".join(len(field).to_bytes(8, "little") + field for field in fields))
+
+    def extend(self, keys: list[bytes], tokens: Int32s, salt: str | None, count: int) -> None:
+        """Append to `keys` until it holds those of the first `count` blocks of `tokens`."""
+        digest, step = self.digest(), self.block_size * _TOKEN.itemsize
+        data = tokens[len(keys) * self.block_size : count * self.block_size].tobytes()
+        key = keys[-1] if keys else self.root(salt)
+        append = keys.append
+        for at in range(0, len(data), step):
+            key = digest(key + data[at : at + step])
+            append(key)
+
+
+class Content:
+    """Token ids of one sequence, growing at the end; keys are computed on first use and kept."""
+
+    __slots__ = ("_buffer", "_chain", "_keys", "length", "salt")
+
+    def __init__(self, tokens: Sequence[int] | NDArray[np.integer], *, salt: str | None = None, capacity: int = 0):
+        given = np.asarray(tokens, dtype=_TOKEN)
+        self.length = len(given)
+        self.salt = salt
+        self._buffer = np.empty(max(capacity, self.length, 1), dtype=_TOKEN)
+        self._buffer[: self.length] = given
+        self._chain: KeyChain | None = None
+        self._keys: list[bytes] = []
+
+    def __len__(self) -> int:
+        return self.length
+
+    @property
+    def tokens(self) -> Int32s:
+        """[length] a view; read it, do not keep it across an append."""
+        return self._buffer[: self.length]
+
+    def append(self, token: int) -> None:
+        if self.length == len(self._buffer):
+            self._grow(self.length + 1)
+        self._buffer[self.length] = token
+        self.length += 1
+
+    def extend(self, tokens: Sequence[int] | NDArray[np.integer]) -> None:
+        given = np.asarray(tokens, dtype=_TOKEN)
+        end = self.length + len(given)
+        if end > len(self._buffer):
+            self._grow(end)
+        self._buffer[self.length : end] = given
+        self.length = end
+
+    def truncate(self, length: int) -> None:
+        """Forget tokens from position `length` on (speculation rolled back), and the keys that covered them."""
+        if not 0 <= length <= self.length:
+            raise InternalError(f"content of {self.length} tokens cannot be cut to {length}")
+        self.length = length
+        if self._chain is not None:
+            del self._keys[length // self._chain.block_size :]
+
+    def copy(self) -> Content:
+        """An independent content with the same tokens, for a forked sequence."""
+        twin = Content(self.tokens, salt=self.salt, capacity=len(self._buffer))
+        twin._chain, twin._keys = self._chain, self._keys.copy()
+        return twin
+
+    def keys(self, chain: KeyChain, count: int) -> list[bytes]:
+        """Keys of at least the first `count` full blocks; the list is the cache itself, do not change it."""
+        if chain is not self._chain and chain != self._chain:
+            self._chain, self._keys = chain, []
+        if len(self._keys) < count:
+            if count * chain.block_size > self.length:
+                raise InternalError(f"content of {self.length} tokens has no {count} full blocks")
+            chain.extend(self._keys, self.tokens, self.salt, count)
+        return self._keys
+
+    def _grow(self, needed: int) -> None:
+        larger = np.empty(max(needed, 2 * len(self._buffer)), dtype=_TOKEN)
+        larger[: self.length] = self.tokens
+        self._buffer = larger

@@ -1,0 +1,209 @@
+"""The baseline that paging replaced: every sequence reserves `max_context` slots in one piece.
+
+Of one reservation of `need` adjacent blocks, for a sequence of n tokens, in slots:
+
+    [0, n)                          tokens
+    [n, ⌈n / B⌉ · B)                internal waste, as in the paged pool
+    [⌈n / B⌉ · B, need · B)         reserved for tokens that may never come
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from kvbench.cache.extents import Extents
+from kvbench.cache.tables import BlockTables
+from kvbench.cache.types import (
+    NULL_BLOCK,
+    Admission,
+    AppendPlan,
+    CacheSettings,
+    CacheStats,
+    Int32s,
+    Int64s,
+    Plan,
+    Transfers,
+)
+from kvbench.errors import CannotRunError, InternalError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from kvbench.cache.content import Content
+
+
+class ContiguousManager:
+    """`CacheManager` without sharing: no prefix cache, no host tier, no forks. With several layer groups one piece
+    holds the reservations of all of them, one after the other."""
+
+    def __init__(self, settings: CacheSettings) -> None:
+        if settings.prefix_cache != "none" or settings.host_blocks:
+            raise CannotRunError(
+                "contiguous reservations cannot share blocks, so they have neither a prefix cache nor a host tier",
+                hint='set prefix_cache = "none" and offload = "none"',
+            )
+        self.settings = settings
+        self.listener: Callable[[str, bytes], None] | None = None
+        self.epoch = 0
+        self._start()
+
+    def _start(self) -> None:
+        settings = self.settings
+        self.tables = BlockTables(
+            len(settings.groups), settings.max_sequences, settings.max_context, settings.block_size
+        )
+        self.need = len(settings.groups) * self.tables.width
+        self.extents = Extents(settings.num_blocks)
+        self.starts = np.zeros(settings.max_sequences, dtype=np.int32)
+        self.live = 0
+
+    def plan(self, content: Content, hold_tokens: int, promise_tokens: int = 0, *, readmission: bool = False) -> Plan:
+        if content.length < 1 or not 0 <= max(hold_tokens, promise_tokens, content.length) <= self._slots_per_row():
+            raise InternalError(f"a sequence of {content.length} tokens does not fit a reservation")
+        fits = self.extents.find(self.need) is not None
+        return Plan(
+            content=content,
+            fits=fits,
+            cached_tokens=0,
+            hold_tokens=hold_tokens,
+            promise_tokens=promise_tokens,
+            new_blocks=self.need,
+            promote_blocks=0,
+            evict_blocks=0,
+            shortfall_blocks=0 if fits else self.need - self.extents.largest(),
+            epoch=self.epoch,
+        )
+
+    def commit(self, plan: Plan) -> Admission:
+        self._begin(plan)
+        row = self.tables.open(plan.content, plan.hold_tokens)
+        start = self.extents.allocate(self.need)
+        self.starts[row] = start
+        self.live += 1
+        self._fill(np.array([row]), np.array([0]), np.array([int(self.tables.held[row])]))
+        return Admission(row, 0, 0)
+
+    def can_ever_fit(self, tokens: int) -> bool:
+        return tokens <= self.settings.max_context and self.need <= self.settings.num_blocks
+
+    def plan_append(self, rows: Int32s, new_lengths: Int32s) -> AppendPlan:
+        wrong = (new_lengths < self.tables.lengths[rows]) | (new_lengths > self._slots_per_row())
+        if wrong.any():
+            at = int(np.argmax(wrong))
+            raise InternalError(f"row {int(rows[at])} cannot have {int(new_lengths[at])} slots")
+        for row in rows[~self.tables.live[rows]].tolist():
+            self.tables.require_live(row)
+        self.tables.require_distinct(rows)
+        return AppendPlan(rows, new_lengths, True, 0, 0, self.epoch)
+
+    def commit_append(self, plan: AppendPlan) -> None:
+        self._begin(plan)
+        tables, rows = self.tables, plan.rows
+        held = -(-plan.new_lengths // tables.block_size)
+        self._fill(rows, tables.held[rows], held)
+        tables.held[rows] = held
+        tables.lengths[rows] = plan.new_lengths
+
+    def slots(self, rows: Int32s, starts: Int32s, counts: Int32s, group: int = 0) -> Int64s:
+        return self.tables.slots(rows, starts, counts, group)
+
+    def table(self, rows: Int32s, width: int, group: int = 0) -> Int32s:
+        blocks: Int32s = self.tables.blocks[group, rows, :width]
+        return blocks
+
+    def mark_computed(self, rows: Int32s, lengths: Int32s) -> None:
+        wrong = (lengths > self.tables.lengths[rows]) | (lengths < self.tables.computed[rows])
+        if wrong.any():
+            at = int(np.argmax(wrong))
+            raise InternalError(f"row {int(rows[at])} cannot have {int(lengths[at])} computed tokens")
+        self.epoch += 1
+        self.tables.computed[rows] = lengths
+
+    def release(self, row: int) -> None:
+        self.epoch += 1
+        self.tables.close(row)
+        self.extents.free(int(self.starts[row]), self.need)
+        self.starts[row] = NULL_BLOCK
+        self.live -= 1
+
+    def fork(self, row: int, content: Content) -> int:
+        raise CannotRunError(
+            "contiguous reservations cannot share blocks, so a sequence cannot be forked",
+            hint='set allocator = "paged"',
+        )
+
+    def truncate(self, row: int, length: int) -> None:
+        self.tables.require_live(row)
+        if not 0 <= length <= self.tables.lengths[row]:
+            raise InternalError(f"row {row} has {int(self.tables.lengths[row])} slots and cannot be cut to {length}")
+        self.epoch += 1
+        self.tables.cut(row, length)
+
+    def take_transfers(self) -> Transfers:
+        return Transfers()
+
+    def complete(self, transfers: Transfers) -> None:
+        if transfers:
+            raise InternalError("the contiguous manager has no copies to complete")
+
+    def stats(self) -> CacheStats:
+        size, groups = self.settings.block_size, len(self.settings.groups)
+        free = self.extents.total
+        tails = groups * int(self.tables.held.sum())
+        return CacheStats(
+            blocks_total=self.settings.num_blocks,
+            blocks_free=free,
+            blocks_used=self.settings.num_blocks - free,
+            internal_slots=groups * self.tables.tail_waste(),
+            reserved_slots=size * (self.live * self.need - tails),
+            external_blocks=self.extents.smaller_than(self.need),
+        )
+
+    def reset(self) -> None:
+        if self.live:
+            raise InternalError(f"{self.live} sequences are still live: release them before a reset")
+        self.epoch += 1
+        self._start()
+
+    def check_invariants(self) -> None:
+        """Reservations and free extents tile the pool without a gap or an overlap; entries lie in their reservation."""
+        rows = np.flatnonzero(self.tables.live)
+        pieces = [(int(self.starts[row]), self.need, f"row {row}") for row in rows.tolist()]
+        pieces += [(start, size, "a free extent") for start, size in self.extents.items()]
+        at = 1
+        for start, size, owner in sorted(pieces):
+            if start != at:
+                raise InternalError(f"block {min(at, start)}: {owner} starts at {start}, expected at {at}")
+            at += size
+        if at != self.settings.num_blocks + 1 or self.live != len(rows):
+            raise InternalError(f"reservations and free extents end at block {at - 1} of {self.settings.num_blocks}")
+        expected = self._entries(rows)
+        expected[:, np.arange(self.tables.width) >= self.tables.held[rows][:, None]] = NULL_BLOCK
+        if not np.array_equal(expected, self.tables.blocks[:, rows]):
+            raise InternalError("a row's table names blocks outside its reservation")
+
+    def _entries(self, rows: Int64s) -> Int32s:
+        """[groups, rows, width] the blocks of whole reservations."""
+        offsets = np.arange(self.need, dtype=np.int32).reshape(-1, 1, self.tables.width)
+        return offsets + self.starts[rows][None, :, None]
+
+    def _fill(self, rows: Int32s | Int64s, old: Int32s | Int64s, new: Int32s | Int64s) -> None:
+        """Table entries [old, new) of each row."""
+        growth = new - old
+        total = int(growth.sum())
+        if not total:
+            return
+        owners = np.repeat(rows, growth)
+        logical = np.arange(total) + np.repeat(old - np.cumsum(growth) + growth, growth)
+        for group in range(len(self.settings.groups)):
+            self.tables.blocks[group][owners, logical] = self.starts[owners] + group * self.tables.width + logical
+
+    def _slots_per_row(self) -> int:
+        return self.tables.width * self.settings.block_size
+
+    def _begin(self, plan: Plan | AppendPlan) -> None:
+        if plan.epoch != self.epoch or not plan.fits:
+            raise InternalError("a stale plan" if plan.fits else "a refused plan cannot be committed")
+        self.epoch += 1

@@ -1,0 +1,176 @@
+"""The books must add up (MECHANISMS, "accounting"): recounted from scratch, O(pool), called after every step in tests.
+
+Each check raises `InternalError` naming the block or row where the running figures and the recount part.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from kvbench.cache.pool import CACHED, FREE, IN_TRANSFER, USED
+from kvbench.cache.types import NULL_BLOCK
+from kvbench.errors import InternalError
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from kvbench.cache.books import Books
+
+
+def check_books(books: Books) -> None:
+    """All of the below."""
+    check_states(books)
+    check_owners(books)
+    check_rows(books)
+    check_writers(books)
+    check_promises(books)
+    check_index(books)
+    check_parents(books)
+    check_transfers(books)
+    check_host(books)
+
+
+def _require(good: NDArray[np.bool_], text: str) -> None:
+    if not good.all():
+        raise InternalError(text.format(int(np.argmin(good))))
+
+
+def check_states(books: Books) -> None:
+    """Exactly one state per block, and the running counts are those of the states."""
+    pool = books.pool
+    counts = np.bincount(pool.state[1:], minlength=5)
+    kept = (pool.free, pool.cached, pool.used, pool.in_transfer)
+    if tuple(counts[:4]) != kept or sum(kept) != pool.num_blocks or min(kept) < 0:
+        raise InternalError(f"blocks (free, cached, used, in transfer) are {tuple(counts[:4])}, counted as {kept}")
+    stacked = np.sort(pool.free_stack[: pool.free])
+    if not np.array_equal(stacked, np.flatnonzero(pool.state == FREE)):
+        raise InternalError("the free stack and the free blocks are not the same set")
+    owned, pinned, known = pool.refs > 0, pool.pins > 0, pool.content_ids != 0
+    state = pool.state
+    _require(~(owned & ~pinned) | (state == USED), "block {} has an owner but is not used")
+    _require(pinned == (state == IN_TRANSFER), "block {}: pins and state disagree")
+    _require((state != CACHED) | (~owned & known), "block {} is cached but owned or unpublished")
+    _require((state != FREE) | (~owned & ~known), "block {} is free but owned or published")
+    _require((pool.refs >= 0) & (pool.pins >= 0), "block {} has a negative count")
+    if pool.state[NULL_BLOCK] != 4 or pool.refs[NULL_BLOCK] or known[NULL_BLOCK]:
+        raise InternalError(f"block {NULL_BLOCK} is no longer the null block")
+    cached = np.flatnonzero(state == CACHED).tolist()
+    order = books.policy.order()
+    if len(set(order)) != len(order) or not set(order) <= set(cached) or (cached and not order):
+        raise InternalError(f"the eviction policy offers {len(order)} blocks, {len(cached)} are cached")
+
+
+def check_owners(books: Books) -> None:
+    """Ref count = number of table entries, parked rows included; no row names a block twice."""
+    held = books.tables.blocks[:, books.tables.live]
+    entries = [held.ravel(), *books.parked]
+    owners = np.bincount(np.concatenate(entries), minlength=books.pool.num_blocks + 1)
+    owners[NULL_BLOCK] = 0
+    wrong = owners != books.pool.refs
+    if wrong.any():
+        block = int(np.argmax(wrong))
+        raise InternalError(f"block {block} has {owners[block]} owners and ref count {int(books.pool.refs[block])}")
+
+
+def check_rows(books: Books) -> None:
+    """Lengths, blocks held and table entries agree; dead rows are empty."""
+    tables = books.tables
+    filled = tables.blocks != NULL_BLOCK
+    expected = np.arange(tables.width) < tables.held[:, None]
+    _require((filled == expected[None]).all(axis=(0, 2)), "row {}: its entries are not exactly the blocks it holds")
+    _require(tables.held == -(-tables.lengths // books.block_size), "row {} holds too many or too few blocks")
+    _require(tables.live | (tables.lengths == 0), "row {} is dead but has slots")
+    _require((tables.computed >= 0) & (tables.computed <= tables.lengths), "row {} computed more than it has slots")
+    _require(tables.published * books.block_size <= tables.computed, "row {} published what is not computed")
+    for row in np.flatnonzero(tables.live).tolist():
+        content = tables.contents[row]
+        if content is None or content.length < tables.computed[row]:
+            raise InternalError(f"row {row} has computed more tokens than its content has")
+        own = tables.blocks[:, row, : int(tables.held[row])].ravel()
+        if len(np.unique(own)) != len(own):
+            raise InternalError(f"row {row} names a block twice")
+    if tables.forks != int(tables.forked.sum()):
+        raise InternalError(f"{int(tables.forked.sum())} rows are forked, {tables.forks} counted")
+
+
+def check_writers(books: Books) -> None:
+    """A slot that is assigned and not computed lies in a block that only its row owns and nobody can look up."""
+    tables, pool = books.tables, books.pool
+    for row in np.flatnonzero(tables.live & (tables.computed < tables.lengths)).tolist():
+        written = tables.blocks[:, row, int(tables.computed[row]) // books.block_size : int(tables.held[row])].ravel()
+        bad = (pool.refs[written] != 1) | (pool.content_ids[written] != 0)
+        if bad.any():
+            raise InternalError(f"row {row} writes into block {int(written[bad][0])}, which is shared or published")
+
+
+def check_promises(books: Books) -> None:
+    """Promises sum to the running total and are covered by the supply."""
+    tables = books.tables
+    total = int(tables.promised.sum())
+    _require((tables.promised >= 0) & (tables.live | (tables.promised == 0)), "row {} has a promise it cannot have")
+    if total != tables.promised_total or books.supply() < 0:
+        raise InternalError(f"promises sum to {total}, counted as {tables.promised_total}, supply {books.supply()}")
+
+
+def check_index(books: Books) -> None:
+    """Index and blocks agree in both directions, copies included, and full blocks hold what their key names."""
+    pool, labels = books.pool, books.labels
+    seen = []
+    for group, index in enumerate(books.indexes):
+        for key, first in index.blocks.items():
+            copies = [first, *index.spare.get(key, ())]
+            seen += copies
+            for block in copies:
+                same = (labels.tokens[block] == labels.tokens[first]).all()
+                if labels.keys[block] != key or pool.content_ids[block] != pool.content_ids[first] or not same:
+                    raise InternalError(f"block {block} is indexed under a key that it does not have")
+                if books.num_groups > 1 and pool.groups[block] != group:
+                    raise InternalError(f"block {block} is indexed for group {group} but belongs to another")
+    if sorted(seen) != np.flatnonzero(pool.content_ids).tolist():
+        raise InternalError(f"{len(seen)} blocks are indexed, {np.count_nonzero(pool.content_ids)} are published")
+
+
+def check_parents(books: Books) -> None:
+    """Children of cached parents: a published block's parent content is published too."""
+    if not books.caching:
+        return
+    known = np.flatnonzero(books.pool.content_ids)
+    parents = books.labels.parent_ids[known]
+    orphan = (parents > 0) & ~np.isin(parents, books.pool.content_ids[known])
+    if orphan.any():
+        raise InternalError(f"block {int(known[orphan][0])} is published but the block before it is gone")
+
+
+def check_transfers(books: Books) -> None:
+    """Every pending copy holds its pins."""
+    pending = books.pending
+    _require_pins(books.pool.pins, [*pending.promote_device, *pending.copy_source, *pending.copy_destination], "block")
+    if books.host is not None:
+        _require_pins(np.array(books.host.pins), [*pending.offload_host, *pending.promote_host], "host block")
+    for destinations in (pending.offload_host, pending.promote_device, pending.copy_destination):
+        if len(set(destinations)) != len(destinations):
+            raise InternalError("two pending copies of one kind have the same destination")
+    if set(pending.copy_destination) & set(pending.copy_source):
+        raise InternalError("a pending copy reads what another of the same list writes")
+
+
+def _require_pins(pins: NDArray[np.integer], blocks: list[int], what: str) -> None:
+    for block in set(blocks):
+        if pins[block] < blocks.count(block):
+            raise InternalError(f"{what} {block} has {blocks.count(block)} pending copies and {pins[block]} pins")
+
+
+def check_host(books: Books) -> None:
+    """The ledger's two directions agree, and free + used = the tier."""
+    host = books.host
+    if host is None:
+        return
+    named = {block: name for block, name in enumerate(host.names) if name is not None}
+    if named != {block: name for name, block in host.blocks.items()}:
+        raise InternalError("the host index and the host blocks do not name each other")
+    if sorted([*named, *host.free]) != list(range(host.num_blocks)):
+        raise InternalError("free and used host blocks do not make up the host tier")
+    if any(host.pins[block] for block in host.free):
+        raise InternalError("a free host block is pinned")

@@ -1,0 +1,48 @@
+"""The one door: from settings to a cache manager."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+from kvbench.cache.content import HASH_FUNCTIONS
+from kvbench.cache.eviction import EVICTION_POLICIES
+from kvbench.cache.prefix import PREFIX_CACHES
+from kvbench.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from kvbench.cache.types import CacheManager, CacheSettings
+
+ALLOCATORS = {
+    "paged": "kvbench.cache.paged:PagedManager",
+    "contiguous": "kvbench.cache.contiguous:ContiguousManager",
+}
+
+
+def make_manager(settings: CacheSettings) -> CacheManager:
+    """A manager over an empty pool.
+
+    `UsageError` for a name that is not in its registry or a size below one, `CannotRunError` for a combination that
+    the allocator cannot serve.
+    """
+    _check_names("allocator", settings.allocator, ALLOCATORS)
+    _check_names("prefix_cache", settings.prefix_cache, PREFIX_CACHES)
+    _check_names("hash_function", settings.hash_function, HASH_FUNCTIONS)
+    _check_names("eviction", settings.eviction, EVICTION_POLICIES)
+    for name in ("block_size", "num_blocks", "max_sequences", "max_context"):
+        if getattr(settings, name) < 1:
+            raise UsageError(f"{name} is {getattr(settings, name)}", hint=f"{name} must be at least 1")
+    if settings.host_blocks < 0 or not settings.groups:
+        raise UsageError("host_blocks must not be negative, and there must be at least one layer group")
+    if settings.host_blocks and settings.prefix_cache == "none":
+        raise UsageError("a host tier extends the prefix cache", hint='set prefix_cache = "hash"')
+    module, _, name = ALLOCATORS[settings.allocator].partition(":")
+    manager: CacheManager = getattr(import_module(module), name)(settings)
+    return manager
+
+
+def _check_names(key: str, name: str, known: Iterable[str]) -> None:
+    if name not in known:
+        raise UsageError(f"unknown {key} {name!r}", hint=f"choose one of {', '.join(known)}")

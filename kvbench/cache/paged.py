@@ -1,0 +1,187 @@
+"""The paged manager: block tables over a shared pool, with a prefix index and a host tier behind one door."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from kvbench.cache.admission import commit_admission, plan_admission
+from kvbench.cache.books import Books
+from kvbench.cache.growth import commit_growth, plan_growth
+from kvbench.cache.invariants import check_books
+from kvbench.cache.types import Admission, AppendPlan, CacheSettings, CacheStats, Int32s, Int64s, Plan, Transfers
+from kvbench.errors import CannotRunError, InternalError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from kvbench.cache.content import Content
+
+
+class PagedManager:
+    """`CacheManager` with blocks from one pool. Every change advances the epoch, which makes older plans stale."""
+
+    def __init__(self, settings: CacheSettings) -> None:
+        if any(group.kind == "window" for group in settings.groups):
+            raise CannotRunError(
+                "the paged manager keeps whole sequences; sliding-window layer groups are not kept by it yet",
+                hint="choose a model whose layers all attend to the full context",
+            )
+        self.settings = settings
+        self.books = Books(settings)
+        self.epoch = 0
+        self._listener: Callable[[str, bytes], None] | None = None
+
+    @property
+    def listener(self) -> Callable[[str, bytes], None] | None:
+        return self._listener
+
+    @listener.setter
+    def listener(self, listener: Callable[[str, bytes], None] | None) -> None:
+        self._listener = listener
+        for index in self.books.indexes:
+            index.listener = listener
+
+    def plan(self, content: Content, hold_tokens: int, promise_tokens: int = 0, *, readmission: bool = False) -> Plan:
+        return plan_admission(self.books, content, hold_tokens, promise_tokens, readmission, self.epoch)
+
+    def commit(self, plan: Plan) -> Admission:
+        self._begin(plan)
+        return commit_admission(self.books, plan)
+
+    def can_ever_fit(self, tokens: int) -> bool:
+        blocks = self.books.num_groups * self.books.tables.blocks_for(tokens)
+        return tokens <= self.settings.max_context and blocks <= self.settings.num_blocks
+
+    def plan_append(self, rows: Int32s, new_lengths: Int32s) -> AppendPlan:
+        return plan_growth(self.books, rows, new_lengths, self.epoch)
+
+    def commit_append(self, plan: AppendPlan) -> None:
+        self._begin(plan)
+        commit_growth(self.books, plan)
+
+    def slots(self, rows: Int32s, starts: Int32s, counts: Int32s, group: int = 0) -> Int64s:
+        return self.books.tables.slots(rows, starts, counts, group)
+
+    def table(self, rows: Int32s, width: int, group: int = 0) -> Int32s:
+        blocks: Int32s = self.books.tables.blocks[group, rows, :width]
+        return blocks
+
+    def mark_computed(self, rows: Int32s, lengths: Int32s) -> None:
+        tables = self.books.tables
+        if (lengths > tables.lengths[rows]).any() or (lengths < tables.computed[rows]).any():
+            self._refuse_progress(rows, lengths)
+        self.epoch += 1
+        tables.computed[rows] = lengths
+        if not self.books.caching:
+            return
+        full = lengths // self.books.block_size
+        due = (full > tables.published[rows]).nonzero()[0]
+        for row, blocks in zip(rows[due].tolist(), full[due].tolist(), strict=True):
+            self._publish(row, blocks)
+
+    def release(self, row: int) -> None:
+        self.epoch += 1
+        self.books.drop_or_park(self.books.tables.close(row))
+
+    def fork(self, row: int, content: Content) -> int:
+        tables = self.books.tables
+        tables.require_live(row)
+        computed, own = int(tables.computed[row]), tables.contents[row]
+        if computed < tables.lengths[row]:
+            raise InternalError(f"row {row} has slots that are not computed yet: fork it after its step")
+        if own is None or not np.array_equal(content.tokens[:computed], own.tokens[:computed]):
+            raise InternalError(f"a fork of row {row} must continue its {computed} computed tokens")
+        self.epoch += 1
+        twin, shared = tables.copy_row(row, content)
+        self.books.pool.refs[shared] += 1
+        return twin
+
+    def truncate(self, row: int, length: int) -> None:
+        tables, pool = self.books.tables, self.books.pool
+        tables.require_live(row)
+        if not 0 <= length <= tables.lengths[row]:
+            raise InternalError(f"row {row} has {int(tables.lengths[row])} slots and cannot be cut to {length}")
+        touched = tables.blocks[:, row, length // self.books.block_size : int(tables.held[row])]
+        if pool.in_transfer and pool.pins[touched].any():
+            raise InternalError(f"row {row} takes part in pending copies: complete them before it is cut")
+        self.epoch += 1
+        dropped = tables.cut(row, length)
+        supply = self.books.supply()
+        self.books.drop(dropped)
+        self._set_aside_again(row, self.books.supply() - supply)
+
+    def take_transfers(self) -> Transfers:
+        taken, self.books.pending = self.books.pending, Transfers()
+        return taken
+
+    def complete(self, transfers: Transfers) -> None:
+        if transfers:
+            self.epoch += 1
+            self.books.complete(transfers)
+
+    def stats(self) -> CacheStats:
+        books = self.books
+        return replace(
+            books.totals,
+            blocks_free=books.pool.free,
+            blocks_cached=books.pool.cached,
+            blocks_used=books.pool.used,
+            blocks_in_transfer=books.pool.in_transfer,
+            live_cached_tokens=books.block_size * min(len(index) for index in books.indexes),
+            internal_slots=books.num_groups * books.tables.tail_waste(),
+            reserved_slots=books.block_size * books.tables.promised_total,
+            host_blocks_used=books.host.used if books.host is not None else 0,
+        )
+
+    def reset(self) -> None:
+        live = np.flatnonzero(self.books.tables.live)
+        if len(live):
+            raise InternalError(f"row {int(live[0])} is still live: release all sequences before a reset")
+        self.epoch += 1
+        self.books = Books(self.settings)
+        self.listener = self._listener
+
+    def check_invariants(self) -> None:
+        check_books(self.books)
+
+    def _begin(self, plan: Plan | AppendPlan) -> None:
+        if plan.epoch != self.epoch:
+            raise InternalError(f"a stale plan: made at change {plan.epoch}, the books are at {self.epoch}")
+        if not plan.fits:
+            raise InternalError(f"a refused plan cannot be committed: {plan.shortfall_blocks} blocks are missing")
+        self.epoch += 1
+
+    def _publish(self, row: int, blocks: int) -> None:
+        """Offer full blocks [published, blocks) of the row to the index of every group."""
+        books, content = self.books, self.books.tables.contents[row]
+        if content is None:
+            raise InternalError(f"row {row} of the block tables holds no sequence")
+        first, size = int(books.tables.published[row]), books.block_size
+        keys = content.keys(books.chain, blocks)[first:blocks]
+        tokens = content.tokens[first * size : blocks * size].reshape(blocks - first, size)
+        books.tables.published[row] = blocks
+        for group, index in enumerate(books.indexes):
+            entries = books.tables.blocks[group, row]
+            before = int(books.pool.content_ids[entries[first - 1]]) if first else books.labels.root_id(content.salt)
+            index.publish(keys, tokens, entries[first:blocks], before)
+
+    def _set_aside_again(self, row: int, returned: int) -> None:
+        """Blocks that a cut gave back serve the row's promise again."""
+        tables = self.books.tables
+        missing = int(tables.targets[row]) - self.books.num_groups * int(tables.held[row]) - int(tables.promised[row])
+        again = max(0, min(returned, missing))
+        tables.promised[row] += again
+        tables.promised_total += again
+
+    def _refuse_progress(self, rows: Int32s, lengths: Int32s) -> None:
+        tables = self.books.tables
+        at = int(np.argmax((lengths > tables.lengths[rows]) | (lengths < tables.computed[rows])))
+        row = int(rows[at])
+        tables.require_live(row)
+        raise InternalError(
+            f"row {row} cannot have {int(lengths[at])} computed tokens: it has {int(tables.computed[row])} already "
+            f"and slots for {int(tables.lengths[row])}"
+        )

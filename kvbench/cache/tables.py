@@ -1,0 +1,148 @@
+"""Block tables: one row per live sequence, one matrix for all of them.
+
+Of one row, with length n, `held` = ⌈n / block_size⌉ and c tokens computed, in units of tokens:
+
+    [0, published · block_size)   full blocks offered to the prefix index; their contents never change again
+    [.., c)                       computed: KV is stored
+    [c, n)                        slots assigned to tokens of the step in flight; this row alone writes there
+    [n, held · block_size)        internal waste: the rest of the tail block
+    [held · block_size, promise)  no blocks yet; `promised` blocks of the pool's supply are set aside for it
+
+Table entries from `held` on are the null block.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from kvbench.cache.types import NULL_BLOCK, Int32s, Int64s
+from kvbench.errors import InternalError
+
+if TYPE_CHECKING:
+    from kvbench.cache.content import Content
+
+
+class BlockTables:
+    """`blocks` int32 [groups, max_sequences, max_blocks], the matrix that kernels read, and per-row progress."""
+
+    def __init__(self, num_groups: int, max_sequences: int, max_context: int, block_size: int) -> None:
+        self.block_size = block_size
+        self.width = -(-max_context // block_size)
+        self.blocks = np.zeros((num_groups, max_sequences, self.width), dtype=np.int32)
+        self.lengths = np.zeros(max_sequences, dtype=np.int32)
+        self.held = np.zeros(max_sequences, dtype=np.int32)
+        self.computed = np.zeros(max_sequences, dtype=np.int32)
+        self.published = np.zeros(max_sequences, dtype=np.int32)
+        self.promised = np.zeros(max_sequences, dtype=np.int64)
+        """Blocks set aside for the row's growth, over all groups"""
+        self.targets = np.zeros(max_sequences, dtype=np.int64)
+        """Blocks, over all groups, up to which growth was promised"""
+        self.live = np.zeros(max_sequences, dtype=bool)
+        self.contents: list[Content | None] = [None] * max_sequences
+        self.promised_total = 0
+        self.forks = 0
+        """Live rows that were forked or forked from: only then can two rows share a tail block"""
+        self.forked = np.zeros(max_sequences, dtype=bool)
+        self._seen = np.zeros(max_sequences, dtype=np.int32)
+        self._free_rows = list(range(max_sequences - 1, -1, -1))
+
+    def blocks_for(self, tokens: int) -> int:
+        return -(-tokens // self.block_size)
+
+    def open(self, content: Content, length: int) -> int:
+        """A fresh row; its table entries are still null."""
+        if not self._free_rows:
+            raise InternalError(f"all {len(self.live)} rows of the block tables are taken")
+        row = self._free_rows.pop()
+        self.contents[row] = content
+        self.live[row] = True
+        self.lengths[row] = length
+        self.held[row] = self.blocks_for(length)
+        return row
+
+    def close(self, row: int) -> Int32s:
+        """Forget the row; returns its blocks, tail first and, within one depth, group by group."""
+        self.require_live(row)
+        held = int(self.held[row])
+        blocks = self.blocks[:, row, :held].T.ravel()[::-1].copy()
+        self.blocks[:, row, :held] = NULL_BLOCK
+        self.promised_total -= int(self.promised[row])
+        for column in (self.lengths, self.held, self.computed, self.published, self.promised, self.targets):
+            column[row] = 0
+        self.forks -= int(self.forked[row])
+        self.live[row] = self.forked[row] = False
+        self.contents[row] = None
+        self._free_rows.append(row)
+        return blocks
+
+    def cut(self, row: int, length: int) -> Int32s:
+        """Shorten the row to `length` tokens; returns the blocks that it no longer needs, tail first."""
+        held, keep = int(self.held[row]), self.blocks_for(length)
+        dropped = self.blocks[:, row, keep:held].T.ravel()[::-1].copy()
+        self.blocks[:, row, keep:held] = NULL_BLOCK
+        self.lengths[row] = length
+        self.held[row] = keep
+        self.computed[row] = min(self.computed[row], length)
+        self.published[row] = min(self.published[row], length // self.block_size)
+        return dropped
+
+    def copy_row(self, row: int, content: Content) -> tuple[int, Int32s]:
+        """A new row with the same blocks and progress, no promise; returns it and the blocks now shared."""
+        twin = self.open(content, int(self.lengths[row]))
+        held = int(self.held[row])
+        self.blocks[:, twin, :held] = self.blocks[:, row, :held]
+        self.computed[twin] = self.computed[row]
+        self.published[twin] = self.published[row]
+        for member in (row, twin):
+            self.forks += int(not self.forked[member])
+            self.forked[member] = True
+        return twin, self.blocks[:, twin, :held].ravel()
+
+    def promise(self, row: int, target: int, promised: int) -> None:
+        self.targets[row] = target
+        self.promised[row] = promised
+        self.promised_total += promised
+
+    def tail_waste(self) -> int:
+        """Slots of one group's tail blocks past the last token; a shared tail counts once, by its fullest owner."""
+        rows = self.live.nonzero()[0]
+        waste = -self.lengths[rows] % self.block_size
+        total = int(waste.sum())
+        if self.forks:
+            tails = self.blocks[0, rows, np.maximum(self.held[rows] - 1, 0)]
+            order = np.lexsort((waste, tails))
+            repeated = np.diff(tails[order]) == 0
+            total -= int(waste[order][1:][repeated].sum())
+        return total
+
+    def require_live(self, row: int) -> None:
+        if not 0 <= row < len(self.live) or not self.live[row]:
+            raise InternalError(f"row {row} of the block tables holds no sequence")
+
+    def require_distinct(self, rows: Int32s) -> None:
+        order = np.arange(len(rows), dtype=np.int32)
+        self._seen[rows] = order
+        twice = self._seen[rows] != order
+        if twice.any():
+            raise InternalError(f"row {int(rows[twice][0])} of the block tables is named twice in one call")
+
+    def slots(self, rows: Int32s, starts: Int32s, counts: Int32s, group: int) -> Int64s:
+        """Flat slot ids of tokens [start, start + count) of each row, concatenated."""
+        if len(counts) and counts.max() == 1 == counts.min():
+            positions, owners = starts.astype(np.int64), rows
+        else:
+            ends = np.cumsum(counts, dtype=np.int64)
+            total = int(ends[-1]) if len(ends) else 0
+            positions = np.arange(total) + np.repeat(starts - ends + counts, counts)
+            owners = np.repeat(rows, counts)
+        logical, offsets = np.divmod(positions, self.block_size)
+        if len(logical) and logical.max() >= self.width:
+            raise InternalError(f"a slot beyond max_context was asked for (token {int(positions.max())})")
+        physical: Int64s = self.blocks[group][owners, logical].astype(np.int64)
+        if not physical.all():
+            row = int(owners[physical == NULL_BLOCK][0])
+            raise InternalError(f"row {row} has no block for a token whose slot was asked for")
+        flat: Int64s = physical * self.block_size + offsets
+        return flat
