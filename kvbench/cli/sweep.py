@@ -1,0 +1,99 @@
+"""`kvbench sweep`: run a suite, or say what running it would take."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from kvbench.errors import ExitCode
+
+if TYPE_CHECKING:
+    from kvbench.spec.load import LoadedSuite
+
+
+@click.command()
+@click.argument("suite", required=False)
+@click.option("-a", "--axis", "overrides", multiple=True, metavar="KEY=V[,V…]", help="Replace a setting or an axis.")
+@click.option("--trace", type=click.Path(path_type=Path), help="Serve the requests of this recorded trace.")
+@click.option("--limit", type=click.IntRange(min=1), help="Only the first N requests of the trace.")
+@click.option("--scale-time", type=float, help="Multiply arrival times; 0.5 is twice the load.")
+@click.option("--scale-tokens", metavar="RATIO", help="Multiply lengths and hash blocks together, as in 1/16.")
+@click.option("-r", "--repetitions", type=click.IntRange(min=1), help="Samples per case, each in a fresh process.")
+@click.option(
+    "--out", type=click.Path(path_type=Path), default=Path("results"), show_default=True, help="Where runs go."
+)
+@click.option("--resume", type=click.Path(path_type=Path), metavar="RUN", help="Go on with an earlier run's folder.")
+@click.option("--dry-run", is_flag=True, help="Print cases with expected time and memory; measure nothing.")
+@click.option("--run-implied", is_flag=True, help="Also try cases that need no less memory than one that ran out.")
+@click.option("--format", "fmt", type=click.Choice(["table", "json", "csv", "md"]), default="table", show_default=True)
+def sweep(
+    suite: str | None,
+    overrides: tuple[str, ...],
+    out: Path,
+    resume: Path | None,
+    repetitions: int | None,
+    dry_run: bool,
+    run_implied: bool,
+    fmt: str,
+    **trace_options: Any,
+) -> int:
+    """Run SUITE (a name from `kvbench suites list`, or a TOML file) on this device.
+
+    The table goes to stdout, progress and warnings to stderr, everything else into the run folder under --out.
+    Exits 3 when some case failed; what was measured is kept.
+
+    \b
+    Examples:
+      kvbench sweep smoke
+      kvbench sweep block-size -a kv_dtype=fp32,int8 --dry-run
+      kvbench sweep traffic --trace requests.csv --limit 200 -a block_size=8,16,32
+      kvbench sweep --resume results/<run>
+    """
+    from kvbench.sweep.plan import make_plan
+
+    loaded = _loaded(suite, resume, overrides, trace_options)
+    plan = make_plan(loaded, repetitions=repetitions or _repetitions_of(resume if suite is None else None))
+    if dry_run:
+        from kvbench.sweep.dry_run import show
+
+        show(plan, out, fmt)
+        return ExitCode.OK
+    return _run(plan, out, resume, run_implied, fmt)
+
+
+def _run(plan: Any, out: Path, resume: Path | None, run_implied: bool, fmt: str) -> int:
+    from kvbench.console import say
+    from kvbench.report.render import render_run
+    from kvbench.sweep.run import run_plan
+
+    run = run_plan(plan, out=out, resume=resume, run_implied=run_implied)
+    render_run(run, fmt)
+    failed = run.cases[run.cases["status"] != "ok"]
+    if len(failed):
+        say(f"{len(failed)} of {len(run.cases)} samples are not ok; the reasons are in the table", style="yellow")
+    say(f"run: {run.path}")
+    return ExitCode.PARTIAL if len(failed) else ExitCode.OK
+
+
+def _loaded(
+    suite: str | None, resume: Path | None, overrides: tuple[str, ...], trace_options: dict[str, Any]
+) -> LoadedSuite:
+    """The suite with all that the command line changes; of the resumed run when none is named."""
+    from kvbench.spec.load import load_suite
+    from kvbench.spec.overrides import apply_overrides, with_trace
+    from kvbench.sweep.resume import suite_of
+
+    if suite is None and resume is None:
+        raise click.UsageError("name a suite, as in `kvbench sweep smoke`, or a run with --resume")
+    loaded = load_suite(suite) if suite is not None else suite_of(resume)
+    if any(value is not None for value in trace_options.values()):
+        loaded = with_trace(loaded, trace_options.pop("trace"), **trace_options)
+    return apply_overrides(loaded, list(overrides)) if overrides else loaded
+
+
+def _repetitions_of(resume: Path | None) -> int | None:
+    from kvbench.sweep.resume import repetitions_of
+
+    return None if resume is None else repetitions_of(resume)

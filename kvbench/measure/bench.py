@@ -1,0 +1,149 @@
+"""The worker's workbench: models kept between cases, one case measured at a time, each written as a part at once."""
+
+from __future__ import annotations
+
+import resource
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from kvbench.errors import KvbenchError
+from kvbench.measure.dominance import is_implied
+from kvbench.measure.job import PROGRESS, CaseJob, WorkerJob, sample_row
+from kvbench.paths import cache_dir
+from kvbench.spec.suite import KernelSettings, MeasureSettings, ModelSettings, SloSettings
+from kvbench.store.parts import Sample, now, write_part
+
+Send = Callable[..., None]
+
+
+class PoisonedContextError(Exception):
+    """The accelerator's context is beyond use; this process must end."""
+
+
+class Bench:
+    """One process's set-up: threads, kernel cache, device, and the models it has built."""
+
+    def __init__(self, job: WorkerJob, send: Send) -> None:
+        self._job = job
+        self._send = send
+        self._measure = MeasureSettings.model_validate(job.suite["measure"])
+        self._slo = SloSettings.model_validate(job.suite["slo"])
+        self._models: dict[tuple[str, str, int, str], Any] = {}
+        self._kv_errors: dict[tuple[Any, ...], dict[str, float]] = {}
+        self._out_of_memory = list(job.out_of_memory)
+        self._poisoned = False
+        import kvbench_kernels.cache
+
+        kvbench_kernels.cache.use_cache(cache_dir() / "numba")
+        import torch
+
+        torch.set_num_threads(job.threads)
+        kvbench_kernels.set_threads(job.threads)
+
+    def measure(self, case: CaseJob) -> tuple[str, dict[str, Any]]:
+        """Measure and store one case; its status and the numbers for the progress line. A bad case never raises."""
+        from kvbench.measure.engine_case import Measured
+
+        start = time.perf_counter()
+        started_at = now()
+        try:
+            found = self._implied(case) or self._measured(case)
+        except Exception as error:
+            status, text = self._classify(error)
+            found = Measured({}, status=status, error=text)
+        if found.status == "oom":
+            self._out_of_memory.append(case)
+        found.row["started_at"] = started_at
+        found.row["case_s"] = time.perf_counter() - start
+        found.row["peak_rss_bytes"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        write_part(
+            Path(self._job.run_dir),
+            self._sample(case, found),
+            max_steps=self._measure.max_steps_recorded,
+        )
+        return found.status, _headline(found.row, found.error)
+
+    def raise_if_poisoned(self) -> None:
+        if self._poisoned:
+            raise PoisonedContextError
+
+    def _implied(self, case: CaseJob) -> Any:
+        from kvbench.measure.engine_case import Measured
+
+        smaller = next((other for other in self._out_of_memory if is_implied(case, other)), None)
+        if smaller is None or self._job.run_implied:
+            return None
+        return Measured(
+            {}, status="oom_implied", error=f"needs no less memory than case {smaller.case_id}, which ran out"
+        )
+
+    def _measured(self, case: CaseJob) -> Any:
+        from kvbench.measure import engine_case, kernel_case
+
+        if case.kind == "kernel":
+            kernel = KernelSettings.model_validate(case.kernel)
+            row, warnings = kernel_case.measure_kernel_case(
+                kernel, self._job.device, min_time_s=self._measure.kernel_min_time_s, seed=self._measure.seed
+            )
+            return engine_case.Measured(row, warnings=warnings)
+        model = self._model(ModelSettings.model_validate(case.model), str((case.engine or {})["weight_dtype"]))
+        found = engine_case.measure_engine_case(case, model, self._measure, self._slo, self._tell(case))
+        found.row |= self._kv_error(case, model)
+        return found
+
+    def _tell(self, case: CaseJob) -> Callable[[float], None]:
+        return lambda share: self._send(PROGRESS, case.case_id, share=share)
+
+    def _model(self, wanted: ModelSettings, dtype: str) -> Any:
+        from kvbench.engine.model import Model
+        from kvbench.geometry.resolve import resolve_model
+
+        key = (wanted.name, wanted.weights, wanted.seed, dtype)
+        if key not in self._models:
+            self._models.clear()  # one at a time: the next may need the memory
+            if wanted.weights == "checkpoint":
+                self._models[key] = Model.from_pretrained(wanted.name, device=self._job.device, dtype=dtype)
+            else:
+                geometry = resolve_model(wanted.name)
+                self._models[key] = Model.random(geometry, seed=wanted.seed, device=self._job.device, dtype=dtype)
+        return self._models[key]
+
+    def _kv_error(self, case: CaseJob, model: Any) -> dict[str, float]:
+        """Once per model, KV dtype and block size in this process: it depends on nothing else."""
+        from kvbench.measure.kv_error import kv_error
+
+        engine = case.engine or {}
+        key = (id(model), engine["kv_dtype"], engine["block_size"])
+        if key not in self._kv_errors:
+            self._kv_errors[key] = kv_error(model, engine["kv_dtype"], engine["block_size"])
+        return self._kv_errors[key]
+
+    def _classify(self, error: Exception) -> tuple[str, str]:
+        """`oom` for memory, `error` for the rest; a CUDA error other than memory poisons the context."""
+        text = f"{type(error).__name__}: {error}".strip()
+        if isinstance(error, KvbenchError):
+            return "error", error.message
+        lowered = text.lower()
+        if isinstance(error, MemoryError) or "out of memory" in lowered or "can't allocate memory" in lowered:
+            return "oom", text
+        if "cuda error" in lowered or "acceleratorerror" in lowered:
+            self._poisoned = True
+        return "error", text
+
+    def _sample(self, case: CaseJob, found: Any) -> Sample:
+        return Sample(
+            case_id=case.case_id,
+            sample=case.sample,
+            fingerprint=case.fingerprint,
+            row=sample_row(case, found.status, found.error) | found.row | {"warnings": found.warnings},
+            requests=found.requests,
+            steps=found.steps,
+            workload_digest=case.workload_digest,
+        )
+
+
+def _headline(row: dict[str, Any], error: str | None) -> dict[str, Any]:
+    names = ("output_tokens_per_s", "ttft_p50_s", "tpot_p50_s", "decode_s", "bytes_per_s", "measured_s", "warmup_s")
+    return {name: row[name] for name in names if row.get(name) is not None} | ({"error": error} if error else {})

@@ -1,0 +1,64 @@
+"""`python -m kvbench.measure.calibrate`: one short serving of a model, to say how long a sweep may take.
+
+A rough figure on purpose: eight prompts of 128 tokens, sixteen outputs each, after one warm-up.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from typing import Any
+
+from kvbench.measure.worker import THREAD_VARIABLES
+
+PROMPTS, INPUT_TOKENS, OUTPUT_TOKENS = 8, 128, 16
+
+
+def main() -> int:
+    start = time.perf_counter()
+    asked = json.loads(sys.stdin.read())
+    for name in THREAD_VARIABLES:
+        os.environ[name] = str(asked["threads"])
+    print(json.dumps(calibrate(asked, start)))
+    return 0
+
+
+def calibrate(asked: dict[str, Any], start: float) -> dict[str, float]:
+    """Seconds of start-up, and the rates of prefill and decode, tokens per second."""
+    import kvbench_kernels.cache
+    from kvbench.paths import cache_dir
+
+    kvbench_kernels.cache.use_cache(cache_dir() / "numba")
+    import torch
+
+    torch.set_num_threads(asked["threads"])
+    kvbench_kernels.set_threads(asked["threads"])
+    from kvbench.engine.engine import Engine
+    from kvbench.engine.model import Model
+    from kvbench.geometry.resolve import resolve_model
+    from kvbench.spec.engine import EngineSettings
+
+    settings = EngineSettings.model_validate(asked["engine"])
+    dtype = settings.weight_dtype
+    model = Model.random(resolve_model(asked["model"]["name"]), seed=0, device=asked["device"], dtype=dtype)
+    engine = Engine(model, settings, max_context=asked["max_context"])
+    prompts = [[(7 * row + at) % model.geometry.vocab_size for at in range(INPUT_TOKENS)] for row in range(PROMPTS)]
+    engine.generate(prompts, 2)
+    ready = time.perf_counter()
+    engine.generate(prompts, 1)
+    prefilled = time.perf_counter()
+    engine.generate(prompts, 1 + OUTPUT_TOKENS)
+    end = time.perf_counter()
+    prefill_s = prefilled - ready
+    decode_s = max(end - prefilled - prefill_s, 1e-6)
+    return {
+        "startup_s": ready - start,
+        "prefill_tokens_per_s": PROMPTS * INPUT_TOKENS / prefill_s,
+        "decode_tokens_per_s": PROMPTS * OUTPUT_TOKENS / decode_s,
+    }
+
+
+if __name__ == "__main__":
+    sys.exit(main())

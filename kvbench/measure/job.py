@@ -1,0 +1,89 @@
+"""What travels between the sweep and a worker process: one job down, events back, all JSON. Torch-free."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+FINISHED = "finished"
+STARTED = "started"
+PROGRESS = "progress"
+READY = "ready"
+POISONED = "poisoned"
+FATAL = "fatal"
+UNWRITABLE = "unwritable"
+
+
+@dataclass(frozen=True, slots=True)
+class CaseJob:
+    """One case × sample to measure; sections are settings models dumped to JSON, already resolved by the plan."""
+
+    case_id: str
+    sample: int
+    kind: str
+    fingerprint: str
+    columns: dict[str, Any]
+    """What the row of every sample of this case says besides its metrics: settings, axes, device, model."""
+    model: dict[str, Any]
+    engine: dict[str, Any] | None = None
+    workload: dict[str, Any] | None = None
+    kernel: dict[str, Any] | None = None
+    max_context: int | None = None
+    workload_digest: str | None = None
+    explainable_hit_tokens: int = 0
+    """Prefix-cache hits that a cold start can explain; more make the sample invalid (M20)."""
+    timeout_s: float = 600.0
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerJob:
+    """What one worker process does: the given cases in the given order, each written as a part when it is done."""
+
+    run_dir: str
+    run_id: str
+    device: str
+    threads: int
+    suite: dict[str, Any]
+    """`measure` and `slo` sections of the suite."""
+    cases: list[CaseJob] = field(default_factory=list)
+    out_of_memory: list[CaseJob] = field(default_factory=list)
+    """Cases that ran out of memory before: what needs no less is not tried again (M08)."""
+    run_implied: bool = False
+    """Try them all the same."""
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> WorkerJob:
+        data = json.loads(text)
+        for name in ("cases", "out_of_memory"):
+            data[name] = [CaseJob(**case) for case in data[name]]
+        return cls(**data)
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One line from a worker: what happened, to which case, with its numbers."""
+
+    kind: str
+    case_id: str = ""
+    data: dict[str, Any] = field(default_factory=dict)
+
+    def to_line(self) -> str:
+        return json.dumps({"kind": self.kind, "case_id": self.case_id, "data": self.data}) + "\n"
+
+    @classmethod
+    def from_line(cls, line: str) -> Event | None:
+        """None for a line that is not an event (a library that prints to the wrong place)."""
+        try:
+            found = json.loads(line)
+            return cls(found["kind"], found["case_id"], found["data"])
+        except (ValueError, KeyError, TypeError):
+            return None
+
+
+def sample_row(case: CaseJob, status: str, error: str | None) -> dict[str, Any]:
+    """The row of a sample before any metric is known; all that remains of one whose worker was lost."""
+    return {**case.columns, "kind": case.kind, "status": status, "error": error}

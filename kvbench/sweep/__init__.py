@@ -1,0 +1,1 @@
+"""The stories: run a suite from its file to its sealed run folder."""

@@ -1,0 +1,84 @@
+"""What a sweep would do: cases, expected time and memory, what cannot fit and why (M07)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from kvbench import tabulate
+from kvbench.sweep.estimate import Estimate, estimate
+from kvbench.sweep.plan import PlannedCase, SweepPlan
+from kvbench.units import format_bytes, format_duration, format_seconds
+
+
+def show(plan: SweepPlan, results: Path, fmt: str) -> None:
+    """Print the plan to stdout."""
+    expected = estimate(plan, results)
+    facts = as_dict(plan, expected)
+    if fmt == "json":
+        print(tabulate.as_json(facts))
+    elif fmt == "csv":
+        names = ["case_id", "kind", "label", "requests", "memory_bytes", "expected_s", "refusal"]
+        print(tabulate.comma_separated(names, [[case[name] for name in names] for case in facts["cases"]]))
+    else:
+        _print_text(plan, expected, fmt)
+
+
+def as_dict(plan: SweepPlan, expected: Estimate) -> dict[str, Any]:
+    """The plan as plain data: seconds and bytes."""
+    return {
+        "suite": plan.suite.name,
+        "device": plan.device.name,
+        "threads": plan.threads,
+        "repetitions": plan.repetitions,
+        "samples": len(plan.cases) * plan.repetitions,
+        "expected_total_s": expected.total_s,
+        "expected_from": expected.source,
+        "cases": [_case(case, expected) for case in plan.cases],
+    }
+
+
+def _case(case: PlannedCase, expected: Estimate) -> dict[str, Any]:
+    return {
+        "case_id": case.job.case_id,
+        "kind": case.job.kind,
+        "label": case.label,
+        "axes": case.case.axes,
+        "model": case.job.columns.get("model"),
+        "requests": len(case.workload.requests) if case.workload else None,
+        "memory_bytes": case.memory.device_total,
+        "kv_bytes": case.memory.kv,
+        "host_tier_bytes": case.memory.host_tier,
+        "expected_s": expected.case_s.get(case.job.case_id),
+        "refusal": case.refusal,
+        "notes": list(case.notes),
+    }
+
+
+def _print_text(plan: SweepPlan, expected: Estimate, fmt: str) -> None:
+    header = ["case", "kind", "settings", "requests", "KV", "memory", "expected"]
+    rows = [_row(case, expected) for case in plan.cases]
+    if fmt == "md":
+        print(tabulate.markdown(header, rows))
+    else:
+        print(tabulate.aligned(header, rows, right=frozenset({3, 4, 5, 6})))
+    total = "unknown time" if expected.total_s is None else f"about {format_duration(expected.total_s)}"
+    samples = len(plan.runnable) * plan.repetitions
+    print(f"\n{len(plan.cases)} cases × {plan.repetitions} repetitions = {samples} samples to take, {total}")
+    print(f"expected times from: {expected.source}")
+    print(f"device: {tabulate.plain(plan.device.name)}, {plan.threads} threads")
+    for case in plan.cases:
+        for text in filter(None, (case.refusal and f"cannot run: {case.refusal}", *case.notes)):
+            print(f"{tabulate.plain(case.label)}: {tabulate.plain(text)}")
+
+
+def _row(case: PlannedCase, expected: Estimate) -> list[str]:
+    return [
+        case.job.case_id,
+        case.job.kind,
+        case.label,
+        str(len(case.workload.requests)) if case.workload else "–",
+        format_bytes(case.memory.kv),
+        format_bytes(case.memory.device_total),
+        "cannot run" if case.refusal else format_seconds(expected.case_s.get(case.job.case_id)),
+    ]

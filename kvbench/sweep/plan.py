@@ -1,0 +1,291 @@
+"""The plan of a sweep: every case resolved for this machine, what it needs, and in which order samples are taken."""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from kvbench.devices.facts import Device
+from kvbench.engine.families import FAMILIES
+from kvbench.errors import CannotRunError, UsageError
+from kvbench.geometry.model import ModelGeometry
+from kvbench.measure.job import CaseJob
+from kvbench.measure.kernel_geometry import one_layer
+from kvbench.measure.threads import available_threads
+from kvbench.spec.cases import Case, expand
+from kvbench.spec.engine import EngineSettings
+from kvbench.spec.load import LoadedSuite
+from kvbench.spec.suite import Suite
+from kvbench.spec.workload import WorkloadSettings
+from kvbench.store.setting_columns import setting_row
+from kvbench.sweep import resolve
+from kvbench.sweep.code_digest import engine_digest, kernel_digest
+from kvbench.workload.build import Workload, build_workload
+from kvbench.workload.sharing import explainable_hit_tokens
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedCase:
+    """One case as it will be measured. `refusal` says, with the arithmetic, why it cannot be."""
+
+    case: Case
+    job: CaseJob
+    label: str
+    memory: resolve.Memory
+    workload: Workload | None = None
+    refusal: str | None = None
+    notes: tuple[str, ...] = ()
+
+    @property
+    def tokens(self) -> tuple[int, int]:
+        """Input and output tokens of the workload."""
+        requests = self.workload.requests if self.workload else ()
+        return sum(r.input_tokens for r in requests), sum(r.output_tokens for r in requests)
+
+
+@dataclass(slots=True)
+class SweepPlan:
+    """A suite on this machine."""
+
+    loaded: LoadedSuite
+    device: Device
+    threads: int
+    repetitions: int
+    cases: list[PlannedCase]
+    auto_kv_bytes: int | None = None
+    workloads: dict[str, Workload] = field(default_factory=dict)
+
+    @property
+    def suite(self) -> Suite:
+        return self.loaded.suite
+
+    @property
+    def runnable(self) -> list[PlannedCase]:
+        return [case for case in self.cases if case.refusal is None]
+
+    def round(self, sample: int, wanted: Iterable[str]) -> list[CaseJob]:
+        """The wanted cases of one repetition in the order they will be measured: shuffled, by seed and repetition."""
+        keep = set(wanted)
+        jobs = [replace(case.job, sample=sample) for case in self.runnable]
+        random.Random(f"{self.suite.measure.seed}/{sample}").shuffle(jobs)
+        return [job for job in jobs if job.case_id in keep]
+
+    def to_dict(self) -> dict[str, Any]:
+        """plan.json: what the run controls besides the environment."""
+        return {
+            "suite": {
+                "name": self.suite.name,
+                "title": self.suite.title,
+                "claim": self.suite.claim,
+                "path": str(self.loaded.path),
+                "digest": self.loaded.digest,
+                "text": self.loaded.text,
+                "effective": self.loaded.effective,
+            },
+            "clock": "wall",
+            "device": {"kind": self.device.kind, "name": self.device.name, "memory_bytes": self.device.memory_bytes},
+            "threads": self.threads,
+            "repetitions": self.repetitions,
+            "order_seed": self.suite.measure.seed,
+            "order": [[job.case_id for job in self.round(n, self._ids())] for n in range(self.repetitions)],
+            "measure": self.suite.measure.model_dump(mode="json"),
+            "slo": self.suite.slo.model_dump(mode="json"),
+            "auto_kv_memory_bytes": self.auto_kv_bytes,
+            "engine_digest": engine_digest(),
+            "kernel_digest": kernel_digest(),
+            "workloads": {digest: _workload_facts(w) for digest, w in self.workloads.items()},
+            "cases": [_case_facts(case) for case in self.cases],
+            "argv": sys.argv[1:],
+        }
+
+    def _ids(self) -> list[str]:
+        return [case.job.case_id for case in self.cases]
+
+
+def make_plan(loaded: LoadedSuite, *, repetitions: int | None = None) -> SweepPlan:
+    """Resolve every case. Raises `UsageError` for what is wrong in the suite or its trace and `CannotRunError`, with
+    the arithmetic, when no case at all can run on this machine."""
+    suite = loaded.suite
+    device = resolve.find_device(suite.measure.device)
+    threads = available_threads() if suite.measure.threads == "auto" else int(suite.measure.threads)
+    plan = SweepPlan(loaded, device, threads, repetitions or suite.measure.repetitions, [])
+    planner = _Planner(plan)
+    plan.cases = [planner.plan(case) for case in expand(suite)]
+    if not plan.runnable:
+        first = plan.cases[0]
+        raise CannotRunError(
+            f"none of the {len(plan.cases)} cases can run here; {first.label or 'the case'}: {first.refusal}",
+            hint="make kv_memory, batch or lengths smaller (a trace: --scale-tokens, or -a max_input_tokens=…)",
+        )
+    return plan
+
+
+class _Planner:
+    """Resolves cases one by one and keeps what they share."""
+
+    def __init__(self, plan: SweepPlan) -> None:
+        self._plan = plan
+        self._workloads: dict[tuple[WorkloadSettings, int], Workload] = {}
+        self._explained: dict[tuple[str, int], int] = {}
+
+    def plan(self, case: Case) -> PlannedCase:
+        return self._kernel(case) if case.kind == "kernel" else self._engine(case)
+
+    def _kernel(self, case: Case) -> PlannedCase:
+        assert case.kernel is not None
+        geometry = one_layer(case.kernel)
+        memory = resolve.kernel_memory(case.kernel, geometry)
+        attention = resolve.resolve_attention(case.kernel.attention, self._plan.device)
+        kernel = case.kernel.model_copy(update={"attention": attention})
+        columns = {**self._columns(case, geometry), **setting_row({"kernel": kernel}), **case.axes}
+        job = self._job(case, columns, geometry, {"kernel": kernel.model_dump(mode="json")})
+        return PlannedCase(case, job, case.label, memory, refusal=resolve.does_not_fit(memory, self._plan.device))
+
+    def _engine(self, case: Case) -> PlannedCase:
+        assert case.engine is not None
+        assert case.workload is not None
+        device = self._plan.device
+        model, geometry = resolve.resolve_model_settings(case.model, device)
+        self._check_built(geometry)
+        engine = resolve.resolve_engine(case.engine, device, self._auto_kv(geometry, case.engine))
+        limit = resolve.context_limit(engine, geometry)
+        workload = self._workload(case.workload, limit)
+        memory = resolve.engine_memory(geometry, engine, int(engine.kv_memory), device)
+        sections = {
+            "model": model.model_dump(mode="json"),
+            "engine": engine.model_dump(mode="json"),
+            "workload": case.workload.model_dump(mode="json"),
+        }
+        columns = {
+            **self._columns(case, geometry),
+            **setting_row({"model": model, "engine": engine, "workload": case.workload, "slo": self._plan.suite.slo}),
+            **case.axes,
+            "workload_digest": workload.digest,
+            "sharing": workload.sharing_label(engine.block_size),
+            "weight_dtype_resolved": engine.weight_dtype,
+            "cache_dtype": engine.kv_dtype,
+        }
+        job = replace(
+            self._job(case, columns, geometry, sections, workload=workload),
+            max_context=limit,
+            workload_digest=workload.digest,
+            explainable_hit_tokens=self._explain(workload, engine),
+        )
+        refusal, notes = self._verdict(memory, workload, engine, geometry)
+        return PlannedCase(case, job, case.label, memory, workload, refusal, notes)
+
+    def _verdict(
+        self, memory: resolve.Memory, workload: Workload, engine: EngineSettings, geometry: ModelGeometry
+    ) -> tuple[str | None, tuple[str, ...]]:
+        refusal = resolve.does_not_fit(memory, self._plan.device)
+        count, arithmetic = resolve.too_long(workload, engine, geometry)
+        total = len(workload.requests)
+        if refusal is None and count == total:
+            refusal = f"none of its {total} requests can be served: {arithmetic}"
+        notes = (f"{count} of {total} requests will be rejected: {arithmetic}",) if 0 < count < total else ()
+        return refusal, notes
+
+    def _job(
+        self,
+        case: Case,
+        columns: dict[str, Any],
+        geometry: ModelGeometry,
+        sections: dict[str, Any],
+        workload: Workload | None = None,
+    ) -> CaseJob:
+        facts: dict[str, object] = {
+            "sections": sections,
+            "kernels": kernel_digest(),
+            "engine": engine_digest(),
+            "device": self._plan.device.name,
+            "threads": self._plan.threads,
+            "workload": workload.digest if workload else None,
+        }
+        if case.kind == "engine" and case.model.weights == "checkpoint":
+            facts["checkpoint"] = resolve.checkpoint_digest(Path(sections["model"]["name"]))
+        return CaseJob(
+            case_id=case.case_id,
+            sample=0,
+            kind=case.kind,
+            fingerprint=resolve.fingerprint(case, facts, geometry),
+            columns=columns,
+            model=sections.get("model", {}),
+            engine=sections.get("engine"),
+            workload=sections.get("workload"),
+            kernel=sections.get("kernel"),
+            timeout_s=self._plan.suite.measure.timeout_s,
+        )
+
+    def _columns(self, case: Case, geometry: ModelGeometry) -> dict[str, Any]:
+        columns = {
+            "clock": "wall",
+            "device": self._plan.device.kind,
+            "device_name": self._plan.device.name,
+            "threads": self._plan.threads,
+            "cache_state": self._plan.suite.measure.cache_state,
+            "attention_mode": geometry.attention_mode,
+        }
+        return (
+            columns if case.kind == "kernel" else {**columns, "model": geometry.name, "model_family": geometry.family}
+        )
+
+    def _auto_kv(self, geometry: ModelGeometry, engine: EngineSettings) -> int | None:
+        """Resolved once per run, by the first case that asks, so that all cases get the same bytes."""
+        if engine.kv_memory == "auto" and self._plan.auto_kv_bytes is None:
+            self._plan.auto_kv_bytes = resolve.auto_kv_bytes(self._plan.device, geometry, engine)
+        return self._plan.auto_kv_bytes
+
+    def _workload(self, settings: WorkloadSettings, limit: int) -> Workload:
+        if settings.source == "trace" and settings.trace is None:
+            raise UsageError(
+                f"suite {self._plan.suite.name!r} needs a trace",
+                hint=f"kvbench sweep {self._plan.suite.name} --trace requests.csv",
+            )
+        key = (settings, limit)
+        if key not in self._workloads:
+            self._workloads[key] = build_workload(settings, max_context=limit)
+            self._plan.workloads[self._workloads[key].digest] = self._workloads[key]
+        return self._workloads[key]
+
+    def _explain(self, workload: Workload, engine: EngineSettings) -> int:
+        if engine.prefix_cache == "none":
+            return 0
+        key = (workload.digest, engine.block_size)
+        if key not in self._explained:
+            self._explained[key] = explainable_hit_tokens(workload, engine.block_size)
+        return self._explained[key]
+
+    def _check_built(self, geometry: ModelGeometry) -> None:
+        if geometry.family not in FAMILIES:
+            raise UsageError(
+                f"the engine cannot run {geometry.name} (family {geometry.family})",
+                hint=f"its transformer covers {', '.join(FAMILIES)}; `kvbench size` knows the others' arithmetic",
+            )
+
+
+def _workload_facts(workload: Workload) -> dict[str, Any]:
+    report = workload.report
+    return {"seed": workload.seed, "report": {name: getattr(report, name) for name in report.__dataclass_fields__}}
+
+
+def _case_facts(case: PlannedCase) -> dict[str, Any]:
+    return {
+        "case_id": case.job.case_id,
+        "fingerprint": case.job.fingerprint,
+        "kind": case.job.kind,
+        "label": case.label,
+        "axes": case.case.axes,
+        "model": case.job.model,
+        "engine": case.job.engine,
+        "workload": case.job.workload,
+        "kernel": case.job.kernel,
+        "max_context": case.job.max_context,
+        "workload_digest": case.job.workload_digest,
+        "memory_bytes": case.memory.device_total,
+        "refusal": case.refusal,
+        "notes": list(case.notes),
+    }

@@ -1,0 +1,173 @@
+"""From what a case asks to what this machine will do: device, model, KV memory, requests, and whether it fits."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from kvbench.devices.detect import detect
+from kvbench.devices.facts import Device
+from kvbench.errors import CannotRunError, UsageError
+from kvbench.geometry.budget import DEVICE_CONTEXT_BYTES, Load, activation_bytes, logit_bytes
+from kvbench.geometry.memory import block_bytes, kv_bytes_per_token, pool_layout
+from kvbench.geometry.model import ModelGeometry
+from kvbench.geometry.resolve import auto_model, resolve_model
+from kvbench.geometry.weights import weight_bytes
+from kvbench.measure.memory import free_memory_bytes
+from kvbench.spec.cases import Case
+from kvbench.spec.engine import EngineSettings
+from kvbench.spec.suite import KernelSettings, ModelSettings
+from kvbench.units import format_bytes
+from kvbench.workload.build import Workload
+
+AUTO_SHARE = 0.9
+_AUTO_ATTENTION = {"cpu": "numba", "cuda": "torch"}
+_AUTO_WEIGHTS = {"cpu": "fp32", "cuda": "bf16"}
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """What a case needs at once, bytes."""
+
+    weights: int
+    kv: int
+    host_tier: int
+    working: int
+
+    @property
+    def device_total(self) -> int:
+        return self.weights + self.kv + self.working
+
+    def arithmetic(self) -> str:
+        parts = (
+            f"weights {format_bytes(self.weights)} + KV {format_bytes(self.kv)} + working {format_bytes(self.working)}"
+        )
+        host = f" (and {format_bytes(self.host_tier)} of host tier)" if self.host_tier else ""
+        return f"{parts} = {format_bytes(self.device_total)}{host}"
+
+
+def find_device(wanted: str) -> Device:
+    """The device a suite runs on; `CannotRunError` when it asks for CUDA and there is none."""
+    device = detect()
+    if wanted == "cuda" and device.kind != "cuda":
+        raise CannotRunError("this suite wants a CUDA device and there is none here", hint="use -a measure.device=cpu")
+    return detect("cpu") if wanted == "cpu" else device
+
+
+def resolve_model_settings(model: ModelSettings, device: Device) -> tuple[ModelSettings, ModelGeometry]:
+    """The model by name, `auto` replaced; a checkpoint needs its folder."""
+    name = auto_model(device.kind, device.memory_bytes) if model.name == "auto" else model.name
+    geometry = resolve_model(name)
+    if model.weights == "checkpoint" and not Path(name).is_dir():
+        raise UsageError(
+            f'model.weights = "checkpoint" needs a folder with safetensors, and {name!r} is none',
+            hint='give the folder as model.name, or use weights = "random"',
+        )
+    return model.model_copy(update={"name": name}), geometry
+
+
+def resolve_engine(engine: EngineSettings, device: Device, auto_kv_bytes: int | None) -> EngineSettings:
+    """Every `auto` of the engine replaced, `max_context` apart (it is the model's own)."""
+    update: dict[str, object] = {}
+    update["attention"] = resolve_attention(engine.attention, device)
+    if engine.weight_dtype == "auto":
+        update["weight_dtype"] = _AUTO_WEIGHTS[device.kind]
+    if engine.kv_memory == "auto":
+        update["kv_memory"] = auto_kv_bytes
+    return engine.model_copy(update=update)
+
+
+def resolve_attention(name: str, device: Device) -> str:
+    """The attention backend by name, `auto` replaced; numba is the CPU's."""
+    if name == "numba" and device.kind != "cpu":
+        raise UsageError('attention = "numba" runs on a CPU only', hint='use attention = "auto"')
+    return _AUTO_ATTENTION[device.kind] if name == "auto" else name
+
+
+def auto_kv_bytes(device: Device, geometry: ModelGeometry, engine: EngineSettings) -> int:
+    """`kv_memory = "auto"`: 90 % of what weights, activations and logits leave of the free memory."""
+    free = free_memory_bytes(device.kind)
+    need = engine_memory(geometry, engine, 0, device)
+    left = int((free - need.weights - need.working - need.host_tier * (device.kind == "cpu")) * AUTO_SHARE)
+    if left <= 0:
+        raise CannotRunError(
+            f"no memory is left for KV: {format_bytes(free)} free, {need.arithmetic()} before any KV",
+            hint="choose a smaller model or weight_dtype",
+        )
+    return left
+
+
+def engine_memory(geometry: ModelGeometry, engine: EngineSettings, kv_bytes: int, device: Device) -> Memory:
+    dtype = _AUTO_WEIGHTS[device.kind] if engine.weight_dtype == "auto" else engine.weight_dtype
+    load = Load(engine.max_sequences, engine.max_batch_tokens, context_limit(engine, geometry))
+    width = 2 if dtype == "fp32" else 1  # the budget counts activations at 16 bits
+    working = width * activation_bytes(geometry, load.max_batch_tokens) + logit_bytes(geometry, load)
+    runtime = DEVICE_CONTEXT_BYTES if device.kind == "cuda" else 0
+    return Memory(weight_bytes(geometry, dtype), kv_bytes, engine.host_memory, working + runtime)
+
+
+def kernel_memory(kernel: KernelSettings, geometry: ModelGeometry) -> Memory:
+    """The store, and K and V in float32 before they are stored."""
+    blocks = kernel.batch * -(-kernel.context // kernel.block_size)
+    stored = blocks * block_bytes(geometry, kernel.kv_dtype, kernel.block_size)
+    raw = kernel.batch * kernel.context * int(kv_bytes_per_token(geometry, "fp32"))
+    return Memory(0, stored, 0, 2 * raw)
+
+
+def context_limit(engine: EngineSettings, geometry: ModelGeometry) -> int:
+    """Longest sequence, tokens: the setting, never above the model's own."""
+    if engine.max_context == "auto":
+        return geometry.max_context
+    if int(engine.max_context) > geometry.max_context:
+        raise UsageError(
+            f"max_context {engine.max_context} is beyond the {geometry.max_context} tokens of {geometry.name}",
+            hint=f"use at most {geometry.max_context}",
+        )
+    return int(engine.max_context)
+
+
+def does_not_fit(memory: Memory, device: Device) -> str | None:
+    """Why this case cannot run here, with the arithmetic; None when it can."""
+    free = free_memory_bytes(device.kind)
+    need = memory.device_total + (memory.host_tier if device.kind == "cpu" else 0)
+    if need > free:
+        return f"needs {memory.arithmetic()}, and {format_bytes(free)} is free"
+    if device.kind != "cpu" and memory.host_tier > free_memory_bytes("cpu"):
+        return f"needs a host tier of {format_bytes(memory.host_tier)}, more host memory than is free"
+    return None
+
+
+def too_long(workload: Workload, engine: EngineSettings, geometry: ModelGeometry) -> tuple[int, str]:
+    """How many requests can never be served (longer than the model, or than an empty pool), and the arithmetic."""
+    limit = context_limit(engine, geometry)
+    layout = pool_layout(geometry, engine.kv_dtype, engine.block_size)
+    blocks = int(engine.kv_memory) // layout.block_bytes
+    pool = layout.longest_sequence(blocks) or 0
+    if engine.allocator == "contiguous" and pool < limit:
+        pool = 0  # every sequence reserves the longest, and not even one of those fits
+    most = min(limit, pool)
+    count = sum(r.input_tokens + r.output_tokens > most for r in workload.requests)
+    held = f"{format_bytes(int(engine.kv_memory))} = {blocks} blocks of {engine.block_size} tokens hold {pool}"
+    if engine.allocator == "contiguous":
+        held = (
+            f"{format_bytes(int(engine.kv_memory))} cannot hold one reservation of {limit} tokens" if not pool else held
+        )
+    return count, f"the longest sequence that can be served is {most} tokens (context limit {limit}; {held})"
+
+
+def fingerprint(case: Case, resolved: dict[str, object], geometry: ModelGeometry | None) -> str:
+    """Digest of all that decides a sample's numbers besides chance: settings as resolved, model, code, device."""
+    facts = {"case_id": case.case_id, "geometry": asdict(geometry) if geometry else None, **resolved}
+    return hashlib.sha256(json.dumps(facts, sort_keys=True, default=str).encode()).hexdigest()[:32]
+
+
+def checkpoint_digest(folder: Path) -> str:
+    """Names, sizes and headers of a checkpoint's files: the tensors themselves may be hundreds of gigabytes."""
+    total = hashlib.sha256()
+    for path in sorted([*folder.glob("*.safetensors"), *folder.glob("*.json")]):
+        stat = path.stat()
+        with path.open("rb") as file:
+            total.update(f"{path.name} {stat.st_size} {stat.st_mtime_ns}".encode() + file.read(1 << 16))
+    return total.hexdigest()

@@ -1,0 +1,24 @@
+"""What an earlier run folder says about itself: enough to go on with it by name alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from kvbench.spec.load import LoadedSuite, from_effective
+from kvbench.store.run import open_run
+
+
+def suite_of(run: Path) -> LoadedSuite:
+    """The suite of a run with every override that it was started with."""
+    suite = _plan(run)["suite"]
+    return from_effective(suite["effective"], path=Path(suite["path"]), text=suite["text"])
+
+
+def repetitions_of(run: Path) -> int:
+    """Samples per case that the run was planned with."""
+    return int(_plan(run)["repetitions"])
+
+
+def _plan(run: Path) -> dict[str, Any]:
+    return open_run(run).plan

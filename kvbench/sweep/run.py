@@ -1,0 +1,174 @@
+"""The main story: load → expand → measure → store → summarise."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from kvbench.console import say
+from kvbench.errors import ExitCode, KvbenchError
+from kvbench.measure.environment import capture
+from kvbench.measure.job import FINISHED, PROGRESS, STARTED, CaseJob, Event, WorkerJob, sample_row
+from kvbench.measure.supervise import Lost, run_worker
+from kvbench.spec.load import LoadedSuite, load_suite
+from kvbench.store.parts import Sample
+from kvbench.store.run import Run, RunFolder, open_run
+from kvbench.sweep.headline import headline
+from kvbench.sweep.plan import PlannedCase, SweepPlan, make_plan
+from kvbench.sweep.progress import SweepProgress
+
+
+class SweepInterruptedError(KvbenchError):
+    """Ctrl-C or a termination signal; what was finished is sealed."""
+
+    exit_code = ExitCode.INTERRUPTED
+
+
+def run_suite(
+    suite: LoadedSuite | str | Path,
+    *,
+    out: str | Path = "results",
+    resume: str | Path | None = None,
+    repetitions: int | None = None,
+    run_implied: bool = False,
+) -> Run:
+    """Measure every case of the suite and return the sealed run.
+
+    `resume` takes up an earlier run folder: samples that are there and still what the suite asks for are kept.
+    Raises `SweepInterruptedError` after Ctrl-C, and `KvbenchError` for what cannot be run or written.
+    """
+    loaded = suite if isinstance(suite, LoadedSuite) else load_suite(suite)
+    return run_plan(make_plan(loaded, repetitions=repetitions), out=out, resume=resume, run_implied=run_implied)
+
+
+def run_plan(
+    plan: SweepPlan, *, out: str | Path = "results", resume: str | Path | None = None, run_implied: bool = False
+) -> Run:
+    """`run_suite` for a suite that is planned already."""
+    facts = {**plan.to_dict(), "environment": capture()}
+    with RunFolder.resume(Path(resume), facts) if resume else RunFolder.create(Path(out), facts) as folder:
+        sweep = _Sweep(plan, folder, run_implied)
+        try:
+            with _termination_is_an_interrupt():
+                sweep.run()
+        except KeyboardInterrupt:
+            folder.seal()
+            raise SweepInterruptedError(
+                f"interrupted; {len(folder.finished())} of {sweep.total} samples are in {folder.path}",
+                hint=f"go on with --resume {folder.path}",
+            ) from None
+        folder.seal()
+        return open_run(folder.path)
+
+
+@dataclass(slots=True)
+class _Sweep:
+    """One sweep in progress: which samples are wanted, who measures them, what is said about it."""
+
+    plan: SweepPlan
+    folder: RunFolder
+    run_implied: bool
+    out_of_memory: list[CaseJob] = field(default_factory=list)
+
+    @property
+    def total(self) -> int:
+        return len(self.plan.cases) * self.plan.repetitions
+
+    def run(self) -> None:
+        self.folder.seal()  # a resumed run: whatever lies in `parts/` from here on is of this session
+        for digest, workload in self.plan.workloads.items():
+            self.folder.write_workload(digest, workload.requests)
+        todo = set(self.folder.todo())
+        for line in self._foreword(len(todo)):
+            say(line, style="yellow")
+        with SweepProgress(self.total, self.total - len(todo)) as progress:
+            for sample in range(self.plan.repetitions):
+                wanted = [case_id for case_id, number in todo if number == sample]
+                self._skip(sample, wanted, progress)
+                jobs = self.plan.round(sample, wanted)
+                if jobs:
+                    run_worker(self._worker_job(jobs), self._listener(jobs, progress), self._loser(progress))
+                self.folder.seal_if_due()
+
+    def _foreword(self, todo: int) -> Iterator[str]:
+        yield from self.folder.problems
+        if todo < self.total:
+            yield f"{self.total - todo} of {self.total} samples are there already and are kept"
+        for case in self.plan.cases:
+            if case.refusal:
+                yield f"{case.label}: skipped: {case.refusal}"
+            yield from (f"{case.label}: {note}" for note in case.notes)
+
+    def _skip(self, sample: int, wanted: list[str], progress: SweepProgress) -> None:
+        """Samples of cases that cannot run here are rows as well, with the reason."""
+        for case in self.plan.cases:
+            if case.refusal is not None and case.job.case_id in wanted:
+                self._store(case.job, sample, "skipped", case.refusal)
+                progress.finished(self._label(case.job.case_id, sample), "skipped", "")
+
+    def _worker_job(self, jobs: list[CaseJob]) -> WorkerJob:
+        suite = self.plan.suite
+        return WorkerJob(
+            run_dir=str(self.folder.path.resolve()),
+            run_id=self.folder.run_id,
+            device=self.plan.device.kind,
+            threads=self.plan.threads,
+            suite={"measure": suite.measure.model_dump(mode="json"), "slo": suite.slo.model_dump(mode="json")},
+            cases=jobs,
+            out_of_memory=self.out_of_memory,
+            run_implied=self.run_implied,
+        )
+
+    def _listener(self, jobs: list[CaseJob], progress: SweepProgress) -> Any:
+        by_id = {job.case_id: job for job in jobs}
+
+        def on_event(event: Event) -> None:
+            if event.kind == STARTED:
+                progress.started(self._label(event.case_id, event.data["sample"]))
+            elif event.kind == PROGRESS:
+                progress.within(event.data["share"])
+            elif event.kind == FINISHED:
+                status = event.data["status"]
+                if status == "oom":
+                    self.out_of_memory.append(by_id[event.case_id])
+                progress.finished(self._label(event.case_id, event.data["sample"]), status, headline(event.data))
+
+        return on_event
+
+    def _loser(self, progress: SweepProgress) -> Any:
+        def on_lost(lost: Lost) -> None:
+            if not self.folder.has((lost.case.case_id, lost.case.sample)):
+                self._store(lost.case, lost.case.sample, lost.status, lost.error)
+            progress.finished(self._label(lost.case.case_id, lost.case.sample), lost.status, lost.error)
+
+        return on_lost
+
+    def _store(self, job: CaseJob, sample: int, status: str, error: str) -> None:
+        self.folder.add(Sample(job.case_id, sample, job.fingerprint, sample_row(job, status, error)))
+
+    def _label(self, case_id: str, sample: int) -> str:
+        case: PlannedCase = next(case for case in self.plan.cases if case.job.case_id == case_id)
+        return f"{case.label} #{sample + 1}"
+
+
+@contextmanager
+def _termination_is_an_interrupt() -> Iterator[None]:
+    """SIGTERM (a CI job that is cancelled) keeps what is finished, just as Ctrl-C does. Only in the main thread."""
+
+    def interrupt(_signal: int, _frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    try:
+        before = signal.signal(signal.SIGTERM, interrupt)
+    except ValueError:  # a notebook's thread: signals are its owner's business
+        yield
+        return
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
