@@ -6,19 +6,19 @@ import copy
 import tomllib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
-from kvbench.console import plain
 from kvbench.errors import UsageError
 from kvbench.spec.cases import expand_all, kinds_of
+from kvbench.spec.edit import set_axis, set_fixed
 from kvbench.spec.keys import SECTIONS, Key, Kind, all_keys, candidates, normalise, unknown_key
 from kvbench.spec.load import LoadedSuite, from_effective
 from kvbench.spec.matrix import read_matrix
 from kvbench.spec.problems import Problem, SuiteError
 from kvbench.spec.suite import Suite
+from kvbench.spec.trace_options import with_trace as with_trace
 from kvbench.spec.translate import problems_of
 
 _OPENING, _CLOSING = "[{", "]}"
@@ -124,22 +124,15 @@ def _split(text: str) -> Iterator[str]:
 def _value(key: str, piece: str) -> Any:
     """The piece as TOML if the setting takes that, else as text (`bf16`, `64MiB`, `1/16`, a path of digits)."""
     errors: list[ValidationError] = []
-    for value in dict.fromkeys((_Typed(_toml(piece)), _Typed(piece))):
+    for value in (_toml(piece), piece):
         try:
-            normalise(key, value.value)
+            normalise(key, value)
         except ValidationError as error:
             errors.append(error)
         else:
-            return value.value
+            return value
     section = key.partition(".")[0]
     raise UsageError("; ".join(problem.text for problem in problems_of(errors[0], SECTIONS[section], section)))
-
-
-@dataclass(frozen=True, eq=False)
-class _Typed:
-    """A candidate value, held apart from equal ones of another type."""
-
-    value: Any
 
 
 def _toml(piece: str) -> Any:
@@ -161,38 +154,14 @@ def _given_twice(changes: list[_Change]) -> Iterator[Problem]:
 
 def _put(data: dict[str, Any], change: _Change) -> Iterator[Problem]:
     for key in change.keys:
-        group = next((group for group in data.get("zip", []) if key in group), {})
-        if len(group) > 1:
-            others = ", ".join(other for other in group if other != key)
-            yield Problem(f"-a {change.text}", f"{key} is zipped with {others}; change the suite's zip group instead")
+        partners = [other for group in data.get("zip", []) if key in group for other in group if other != key]
+        if partners:
+            text = f"{key} is zipped with {', '.join(partners)}; change the suite's zip group instead"
+            yield Problem(f"-a {change.text}", text)
         elif all_keys()[key].kind is None:
             set_fixed(data, key, change.values[0])
         else:
             set_axis(data, key, change.values)
-
-
-def set_axis(data: dict[str, Any], key: str, values: list[Any]) -> None:
-    """Make the key an axis, in its old place if it was one; drop its fixed value and a zip group of it alone."""
-    drop_fixed(data, key)
-    data["zip"] = [group for group in data.get("zip", []) if key not in group]
-    data["axes"] = {**data.get("axes", {}), key: values}
-
-
-def set_fixed(data: dict[str, Any], key: str, value: Any) -> None:
-    *tables, last = key.split(".")
-    inner = data
-    for table in tables:
-        inner = inner.setdefault(table, {})
-    inner[last] = value
-
-
-def drop_fixed(data: dict[str, Any], key: str) -> None:
-    *tables, last = key.split(".")
-    inner: Any = data
-    for table in tables:
-        inner = inner.get(table) if isinstance(inner, dict) else None
-    if isinstance(inner, dict):
-        inner.pop(last, None)
 
 
 def _refuse_moot(suite: Suite, changes: list[_Change]) -> None:
@@ -207,11 +176,3 @@ def _refuse_moot(suite: Suite, changes: list[_Change]) -> None:
     ]
     if problems:
         raise SuiteError(problems, what="the command line", hint="leave it out, or set what it depends on as well")
-
-
-def trace_text(path: str | Path) -> str:
-    """The path as it is stored. Raises UsageError for one that no suite could hold."""
-    text = str(path)
-    if not text or not text.isprintable():
-        raise UsageError(f"{plain(text)!r} cannot be the path of a trace", hint="rename the file")
-    return text

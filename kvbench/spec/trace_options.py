@@ -1,4 +1,4 @@
-"""`--trace`, `--limit`, `--scale-time`, `--scale-tokens`, `--trace-format`: a recorded workload put into a suite."""
+"""`--trace`, `--limit`, `--scale-time`, `--scale-tokens`: a recorded workload put into a suite."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ import copy
 from pathlib import Path
 from typing import Any
 
+from kvbench.console import plain
 from kvbench.errors import UsageError
 from kvbench.spec.cases import Case, expand_all, kinds_of
+from kvbench.spec.edit import drop_fixed, set_fixed
 from kvbench.spec.identity import SYNTHETIC_ONLY
 from kvbench.spec.load import LoadedSuite, from_effective
 from kvbench.spec.matrix import read_matrix
-from kvbench.spec.overrides import drop_fixed, set_fixed, trace_text
 
 _TRACE_HINT = "kvbench sweep traffic --trace FILE runs a suite that is made for traces"
 
@@ -38,7 +39,7 @@ def with_trace(
     _refuse_misfit(loaded, path, given)
     data = copy.deepcopy(loaded.effective)
     if path is not None:
-        _put_trace(data, trace_text(path))
+        _put_trace(data, _trace_text(path))
     for key, value in given.items():
         _replace(data, f"workload.{key}", value)
     changes = [f"--trace {path}"] if path is not None else []
@@ -95,3 +96,11 @@ def _refuse_moot_options(changed: LoadedSuite, given: dict[str, Any]) -> None:
     for key in given:
         if why := moot.get(f"workload.{key}"):
             raise UsageError(f"--{key.replace('_', '-')} has no effect while {why}", hint="leave it out")
+
+
+def _trace_text(path: str | Path) -> str:
+    """The path as it is stored. Raises UsageError for one that no suite could hold."""
+    text = str(path)
+    if not text or not text.isprintable():
+        raise UsageError(f"{plain(text)!r} cannot be the path of a trace", hint="rename the file")
+    return text
