@@ -121,6 +121,8 @@ def class_of(field: str) -> FieldClass:
 
 
 def _of_class(found: Mapping[str, Any], wanted: FieldClass, prefix: str = "") -> dict[str, Any]:
+    if not prefix and set(found) == set(CLASSES):
+        return dict(found[wanted])  # sorted at the source, as `measure.environment.capture` does
     kept: dict[str, Any] = {}
     for key, value in found.items():
         field = f"{prefix}{key}"
