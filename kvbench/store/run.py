@@ -174,6 +174,12 @@ class Run:
         return self._state.axes
 
     @cached_property
+    def case_rows(self) -> list[dict[str, Any]]:
+        """`cases` as plain dicts (column → value, None where there is none), without pandas."""
+        rows: list[dict[str, Any]] = self._state.cases().to_pylist()
+        return rows
+
+    @cached_property
     def cases(self) -> DataFrame:
         """One row per case × sample, in the plan's order."""
         return _frame(self._state.cases())

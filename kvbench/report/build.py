@@ -1,0 +1,203 @@
+"""A run as a report: tables of cases with raw values, what is the same everywhere said once, notes below.
+
+Independent of any output format; `text.py` and `data.py` write it down.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from kvbench.analysis.pareto import pareto_front
+from kvbench.analysis.summary import CaseSummary, summarise
+from kvbench.errors import DataError, UsageError
+from kvbench.report.notes import case_notes, consistency_notes
+from kvbench.store.case_columns import METRICS
+from kvbench.store.columns import Column
+from kvbench.store.run import Run
+
+HEADLINES: dict[str, tuple[str, ...]] = {
+    "engine": (
+        "output_tokens_per_s", "spread", "ttft_p50_s", "tpot_p50_s", "goodput_per_s", "prefix_hit_rate", "preemptions",
+        "ttft_p95_s", "prefill_tokens_per_busy_s", "decode_tokens_per_busy_s", "active_sequences_max",
+        "kv_utilisation_peak", "kv_error_rel_rms", "internal_share_mean", "reserved_share_mean", "evictions",
+        "host_promotions", "promotion_stall_s", "e2e_p50_s",
+    ),
+    "kernel": (
+        "decode_s", "spread", "bytes_per_s", "copy_share", "error_rel_rms", "iterations", "lag1_autocorrelation",
+    ),
+}  # fmt: skip
+"""Most telling first: a narrow terminal drops columns from the end."""
+PRIMARY = {"engine": "output_tokens_per_s", "kernel": "decode_s"}
+PARETO = (("output_tokens_per_s", True), ("ttft_p50_s", False), ("tpot_p50_s", False))
+DERIVED = {
+    "spread": Column("spread", "float64", "", "Largest − smallest sample of the main metric, over its median."),
+    "copy_share": Column("copy_share", "float64", "", "Bytes per second over the measured copy rate.", "higher"),
+}
+_FACTS = ("model", "attention_mode", "device_name", "clock", "threads", "kv_memory", "sharing", "attention_backend")
+
+
+@dataclass(slots=True)
+class CaseLine:
+    """One case: axis values as the suite spells them, how its samples ended, its metrics."""
+
+    case_id: str
+    axes: dict[str, Any]
+    facts: dict[str, Any]
+    status: str
+    ok_samples: int
+    samples: int
+    summary: CaseSummary | None
+    is_pareto: bool = False
+
+    @property
+    def label(self) -> str:
+        return " ".join(f"{name}={value}" for name, value in self.axes.items()) or self.case_id
+
+    def value(self, name: str) -> float | None:
+        """Median of a metric over the samples that ended ok; derived ones likewise."""
+        metrics = self.summary.metrics if self.summary else {}
+        if name == "copy_share":
+            rate, copy = self.value("bytes_per_s"), self.value("copy_bytes_per_s")
+            return rate / copy if rate is not None and copy else None
+        if name == "spread":
+            main = metrics.get(PRIMARY[self.summary.kind]) if self.summary else None
+            return main.relative_range if main and main.count > 1 else None
+        return metrics[name].median if name in metrics else None
+
+
+@dataclass(slots=True)
+class CaseTable:
+    """The cases of one kind. `metrics` in the order in which they give way on a narrow terminal, last one first."""
+
+    kind: str
+    axes: list[str]
+    facts: list[str]
+    metrics: list[Column]
+    lines: list[CaseLine]
+    constants: dict[str, Any]
+    best: set[tuple[str, str]] = field(default_factory=set)
+    """(case_id, metric) of the best values."""
+    has_pareto: bool = False
+    is_chosen: bool = False
+    """The metrics were asked for by name, or all were."""
+
+
+@dataclass(slots=True)
+class Report:
+    """A run in tables. `notes` are warnings and errors in words; text from outside is not yet escaped."""
+
+    run_id: str
+    suite: str
+    title: str
+    tables: list[CaseTable]
+    notes: list[str]
+
+
+def build_report(run: Run, metrics: Sequence[str] = (), *, show_all: bool = False) -> Report:
+    """The report of a run, sealed or not. `metrics` replaces the headline columns; unknown names are a `UsageError`,
+    a run without any finished sample a `DataError`."""
+    rows = run.case_rows
+    if not rows:
+        raise DataError(
+            f"{run.path} holds no finished sample",
+            hint=f"kvbench sweep --resume {run.path} takes the measurement up again",
+        )
+    summaries = {summary.case_id: summary for summary in summarise(rows, list(METRICS))}
+    chosen = [_named(name) for name in metrics]
+    lines = [_line(case, summaries.get(case["case_id"])) for case in run.plan["cases"]]
+    kinds = {case["case_id"]: case.get("kind", "engine") for case in run.plan["cases"]}
+    tables = [
+        _table(kind, found, chosen, show_all)
+        for kind in ("engine", "kernel")
+        if (found := [line for line in lines if kinds[line.case_id] == kind])
+    ]
+    suite = run.plan["suite"]
+    labels = {line.case_id: line.label for line in lines}
+    notes = [*case_notes(summaries.values(), labels), *consistency_notes(rows, labels)]
+    return Report(run.run_id, str(suite["name"]), str(suite.get("title") or ""), tables, notes)
+
+
+def _named(name: str) -> Column:
+    found = METRICS.get(name) or DERIVED.get(name)
+    if found is None:
+        from difflib import get_close_matches
+
+        close = get_close_matches(name, [*METRICS, *DERIVED], n=3, cutoff=0.5)
+        raise UsageError(
+            f"no metric {name!r}",
+            hint=f"did you mean {', '.join(close)}?" if close else "docs/results.md lists them all",
+        )
+    return found
+
+
+def _line(case: dict[str, Any], summary: CaseSummary | None) -> CaseLine:
+    statuses = summary.statuses if summary else {}
+    return CaseLine(
+        case_id=case["case_id"],
+        axes=case.get("axes", {}),
+        facts=summary.facts if summary else {},
+        status=", ".join(statuses) if statuses else "not run",
+        ok_samples=summary.ok_samples if summary else 0,
+        samples=sum(statuses.values()),
+        summary=summary,
+    )
+
+
+def _table(kind: str, lines: list[CaseLine], chosen: list[Column], show_all: bool) -> CaseTable:
+    axes = list(dict.fromkeys(name for line in lines for name in line.axes))
+    ran = [line for line in lines if line.summary]
+    same, differ = _facts(ran, axes)
+    table = CaseTable(kind, axes, differ, [], lines, same, is_chosen=bool(chosen) or show_all)
+    table.metrics = chosen or _metrics(table, kind, show_all)
+    table.best = {pair for column in table.metrics for pair in _best(lines, column)}
+    if kind == "engine":
+        _mark_pareto(table)
+    return table
+
+
+def _facts(lines: list[CaseLine], axes: list[str]) -> tuple[dict[str, Any], list[str]]:
+    """What all cases share, and the names of what differs without being an axis."""
+    same, differ = {}, []
+    for name in _FACTS:
+        values = [line.facts.get(name) for line in lines]
+        if name in axes or all(value is None for value in values):
+            continue
+        if all(value == values[0] for value in values):
+            same[name] = values[0]
+        else:
+            differ.append(name)
+    return same, differ
+
+
+def _metrics(table: CaseTable, kind: str, show_all: bool) -> list[Column]:
+    """Headline metrics (or all) that some case has; one that is zero everywhere is said once above."""
+    names = [*HEADLINES[kind], *(n for n in METRICS if n not in HEADLINES[kind])] if show_all else HEADLINES[kind]
+    found = []
+    for name in names:
+        values = [line.value(name) for line in table.lines if line.ok_samples]
+        if all(value is None for value in values):
+            continue
+        if not show_all and all(value == 0 for value in values):
+            if name != "spread":
+                table.constants[name] = 0
+            continue
+        found.append(_named(name))
+    return found
+
+
+def _best(lines: list[CaseLine], column: Column) -> Iterable[tuple[str, str]]:
+    values = {line.case_id: v for line in lines if (v := line.value(column.name)) is not None}
+    if not column.better or len(set(values.values())) < 2:
+        return []
+    top = max(values.values()) if column.better == "higher" else min(values.values())
+    return [(case_id, column.name) for case_id, value in values.items() if value == top]
+
+
+def _mark_pareto(table: CaseTable) -> None:
+    points = [[line.value(name) for name, _ in PARETO] for line in table.lines]
+    marks = pareto_front(points, [higher for _, higher in PARETO])
+    for line, mark in zip(table.lines, marks, strict=True):
+        line.is_pareto = mark
+    table.has_pareto = any(marks) and len(table.lines) > 1

@@ -1,0 +1,52 @@
+"""What a table cannot say in a cell: warnings and errors in words, each said once with the cases it is about."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from kvbench.analysis.consistency import identical_latency
+from kvbench.analysis.summary import CaseSummary
+from kvbench.measure.warnings import text as warning_text
+
+_SHOWN = 3
+
+
+def case_notes(summaries: Iterable[CaseSummary], labels: Mapping[str, str]) -> list[str]:
+    """Errors, then warnings, of all samples. `labels`: case id → the case in words."""
+    warnings: dict[str, dict[str, set[str]]] = {}
+    errors: dict[str, set[str]] = {}
+    for summary in summaries:
+        label = labels[summary.case_id]
+        for name, numbers in summary.warnings:
+            warnings.setdefault(name, {}).setdefault(warning_text(name, numbers), set()).add(label)
+        for error in summary.errors:
+            errors.setdefault(error, set()).add(label)
+    notes = [_note("error", text, cases, len(labels)) for text, cases in errors.items()]
+    for texts in warnings.values():
+        notes += _condensed(texts, len(labels))
+    return notes
+
+
+def consistency_notes(rows: Iterable[Mapping[str, Any]], labels: Mapping[str, str]) -> list[str]:
+    """What only a look across the cases shows (M37)."""
+    return [
+        _note("warning", warning_text(w["name"], w["numbers"]), {labels[c] for c, _ in w["samples"]}, len(labels))
+        for w in identical_latency(rows)
+    ]
+
+
+def _condensed(texts: Mapping[str, set[str]], total: int) -> list[str]:
+    """Warnings of one kind; beyond a few wordings only the most frequent ones, and how many more."""
+    order = sorted(texts, key=lambda text: -len(texts[text]))
+    notes = [_note("warning", text, texts[text], total) for text in order[:_SHOWN]]
+    if len(order) > _SHOWN:
+        notes[-1] += f"; {len(order) - _SHOWN} more like it (--format json has all)"
+    return notes
+
+
+def _note(kind: str, text: str, cases: set[str], total: int) -> str:
+    if len(cases) == total:
+        return f"{kind}: {text}" + (" (every case)" if total > 1 else "")
+    more = f" and {len(cases) - _SHOWN} more" if len(cases) > _SHOWN else ""
+    return f"{kind}: {text} ({'; '.join(sorted(cases)[:_SHOWN])}{more})"

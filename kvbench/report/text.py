@@ -1,0 +1,155 @@
+"""A report for people: a table on the terminal, or Markdown. Text from outside is escaped here and nowhere later."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NamedTuple
+
+from kvbench.report.build import CaseLine, CaseTable, Report
+from kvbench.report.cells import MISSING, markdown, metric_cell, metric_label, one_line, value_cell
+from kvbench.store.case_columns import METRICS
+from kvbench.store.columns import Column
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+_BEST, _FRONT = "*", "◆"
+_PADDING = 2
+
+
+class Grid(NamedTuple):
+    """A table as text: heads, then cells, row by row; `fixed` columns at the left always stay."""
+
+    heads: list[str]
+    rows: list[list[str]]
+    fixed: int
+
+
+def print_report(report: Report, console: Console) -> None:
+    """Print to a rich console, in as many columns as fit; what was left out is named."""
+    from rich.text import Text
+
+    for line in heading(report):
+        console.print(Text(line))
+    for table in report.tables:
+        grid = _grid(table)
+        shown, dropped = fit(grid, console.width if not table.is_chosen else None)
+        for line in [*constants(table), *_legend(table, shown)]:
+            console.print(Text(line))
+        console.print(_rich_table(shown, grid.fixed), soft_wrap=table.is_chosen)
+        if dropped:
+            console.print(Text(f"left out for width: {', '.join(dropped)} (--all shows everything)"))
+    for note in report.notes:
+        console.print(Text(one_line(note)))
+
+
+def markdown_report(report: Report) -> str:
+    """The report in Markdown: every column, one table per kind of case."""
+    parts = [f"# {markdown(line)}\n" if n == 0 else f"{markdown(line)}\n" for n, line in enumerate(heading(report))]
+    for table in report.tables:
+        parts += [f"{markdown(line)}\n" for line in constants(table)]
+        parts.append(_markdown_table(_grid(table)))
+        parts += [f"{markdown(line)}\n" for line in _legend(table, _grid(table))]
+    if report.notes:
+        parts.append("".join(f"- {markdown(note)}\n" for note in report.notes))
+    return "\n".join(parts)
+
+
+def heading(report: Report) -> list[str]:
+    """What this is; the suite's own title where it has one."""
+    return [one_line(f"{report.run_id}" + (f": {report.title}" if report.title else ""))]
+
+
+def constants(table: CaseTable) -> list[str]:
+    """What all cases share, on one line."""
+    facts = [_constant(name, value) for name, value in table.constants.items()]
+    return [f"all {table.kind} cases: {' · '.join(facts)}"] if facts else []
+
+
+def fit(grid: Grid, width: int | None) -> tuple[Grid, list[str]]:
+    """The grid with columns dropped from the right until it fits `width`, and the heads of those; None: no limit."""
+    from rich.cells import cell_len
+
+    widths = [max(cell_len(text) for text in column) + _PADDING for column in zip(grid.heads, *grid.rows, strict=True)]
+    keep = len(widths)
+    while width is not None and keep > grid.fixed and sum(widths[:keep]) > width:
+        keep -= 1
+    return Grid(grid.heads[:keep], [row[:keep] for row in grid.rows], grid.fixed), grid.heads[keep:]
+
+
+def _grid(table: CaseTable) -> Grid:
+    heads: list[str] = []
+    columns: list[Callable[[CaseLine], str]] = []
+
+    def add(head: str, cell: Callable[[CaseLine], str]) -> None:
+        heads.append(one_line(head))
+        columns.append(cell)
+
+    for name in table.axes:
+        add(name, lambda line, name=name: value_cell(line.axes.get(name)))  # type: ignore[misc]
+    for name in table.facts:
+        add(name, lambda line, name=name: value_cell(line.facts.get(name)))  # type: ignore[misc]
+    add("status", lambda line: line.status)
+    add("samples", _samples)
+    if table.has_pareto:
+        add("front", lambda line: _FRONT if line.is_pareto else "")
+    fixed = len(heads)
+    for column in table.metrics:
+        add(metric_label(column), lambda line, column=column: _metric(table, line, column))  # type: ignore[misc]
+    return Grid(heads, [[cell(line) for cell in columns] for line in table.lines], fixed)
+
+
+def _metric(table: CaseTable, line: CaseLine, column: Column) -> str:
+    text = metric_cell(line.value(column.name), column)
+    return f"{text} {_BEST}" if (line.case_id, column.name) in table.best else text
+
+
+def _samples(line: CaseLine) -> str:
+    return str(line.samples) if line.ok_samples == line.samples else f"{line.ok_samples} of {line.samples}"
+
+
+def _legend(table: CaseTable, shown: Grid) -> list[str]:
+    parts = []
+    if any(cell.endswith(f" {_BEST}") for row in shown.rows for cell in row[shown.fixed :]):
+        parts.append(f"{_BEST} best in its column")
+    if table.has_pareto:
+        parts.append(f"{_FRONT} no other case has more output tokens/s at no worse TTFT p50 and TPOT p50")
+    if any(line.samples > 1 for line in table.lines):
+        parts.append("metrics are medians over samples, spread is their range")
+    return [" · ".join(parts)] if parts else []
+
+
+def _constant(name: str, value: object) -> str:
+    column = METRICS.get(name)
+    if column is not None and isinstance(value, int | float):
+        return f"{metric_label(column)} {metric_cell(value, column)}"
+    if name == "kv_memory" and isinstance(value, int):
+        from kvbench.units import format_bytes
+
+        return f"KV memory {format_bytes(value)}"
+    return f"{name.removesuffix('_name').replace('_', ' ')} {value_cell(value)}"
+
+
+def _rich_table(grid: Grid, fixed: int) -> object:
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1))
+    for index, head in enumerate(grid.heads):
+        right = index >= fixed or _is_numeric([row[index] for row in grid.rows])
+        table.add_column(Text(head), justify="right" if right else "left", overflow="fold", no_wrap=index >= fixed)
+    for row in grid.rows:
+        table.add_row(*(Text(cell, style="bold" if cell.endswith(f" {_BEST}") else "") for cell in row))
+    return table
+
+
+def _is_numeric(cells: list[str]) -> bool:
+    return all(cell == MISSING or cell.replace(",", "").replace(".", "").isdigit() for cell in cells)
+
+
+def _markdown_table(grid: Grid) -> str:
+    lines = [grid.heads, [":--" if n < grid.fixed else "--:" for n in range(len(grid.heads))]]
+    body = [[markdown(cell) for cell in row] for row in grid.rows]
+    head = [markdown(cell) for cell in lines[0]]
+    return "".join(f"| {' | '.join(row)} |\n" for row in [head, lines[1], *body])
