@@ -155,9 +155,8 @@ class _Expander:
         whole = {name: self._section(name, point, is_whole=True) for name in self.names}
         if any(settings is None for settings in whole.values()):
             return
-        moot = moot_keys(whole)
-        known = self.expansion.moot
-        self.expansion.moot = moot if known is None else {key: why for key, why in known.items() if key in moot}
+        if self.kind == "engine":
+            self._note_moot(moot_keys(whole))
         self.expansion.cases.append(
             Case(
                 case_id(self.kind, whole, self.suite.measure.cache_state),
@@ -169,6 +168,10 @@ class _Expander:
                 whole.get("kernel"),
             )
         )
+
+    def _note_moot(self, moot: dict[str, str]) -> None:
+        known = self.expansion.moot
+        self.expansion.moot = moot if known is None else {key: why for key, why in known.items() if key in moot}
 
 
 def scalar(value: Any) -> Any:
