@@ -120,10 +120,11 @@ class EngineLoop:
             return None
         started = self.clock.now()
         schedule = self.scheduler.schedule(started)
+        active = self.scheduler.num_running
         moved = self._move_blocks()
         tokens = self._compute(schedule)
         finished = self.scheduler.commit(schedule, tokens, self.clock.now())
-        stats, active = self.manager.stats(), len(schedule.rows)
+        stats = self.manager.stats()
         self.scheduler.release(finished)
         self._finish(schedule.failed + finished)
         if self._check:

@@ -16,6 +16,7 @@ from kvbench.engine.job import Job
 from kvbench.engine.keys import mix
 from kvbench.engine.loop import EngineLoop
 from kvbench.engine.sampling import SamplingParams
+from kvbench.engine.telemetry import RequestRecord, StepRecord
 from kvbench.spec.engine import EngineSettings
 from tests.engine.naive_manager import NaiveManager
 
@@ -157,3 +158,19 @@ def job(request_id: int, prompt: int | list[int], output: int = 1, arrival_s: fl
     """`prompt` tokens, or so many that no other request shares."""
     tokens = [(request_id * 97 + at * 31 + 7) % VOCAB for at in range(prompt)] if isinstance(prompt, int) else prompt
     return Job(request_id, np.array(tokens, np.int32), output, arrival_s=arrival_s, **more)  # type: ignore[arg-type]
+
+
+def run(engine: EngineLoop, *jobs: Job) -> list[StepRecord]:
+    """Add the jobs and step until nothing is left."""
+    for one in jobs:
+        engine.add(one)
+    records = []
+    while engine.has_work:
+        record = engine.step()
+        assert record is not None
+        records.append(record)
+    return records
+
+
+def by_id(engine: EngineLoop) -> dict[int, RequestRecord]:
+    return {record.request_id: record for record in engine.take_finished()}
