@@ -12,7 +12,8 @@ if TYPE_CHECKING:
     from kvbench.geometry.model import ModelGeometry
 
 DEVICE_CONTEXT_BYTES = 512 << 20
-"""A CUDA context with loaded kernels and library workspaces; measure and pass `runtime_bytes` to be exact."""
+"""A CUDA context with loaded kernels and library workspaces, or on a CPU the interpreter with its libraries: about
+half a gibibyte either way. Measure and pass `runtime_bytes` to be exact."""
 
 BOOKS_BYTES_PER_BLOCK = 48
 """Bookkeeping of one block: state, ref count, stamp, 16-byte digest, content ids; rounded up to 48."""
