@@ -36,11 +36,11 @@ def draw_lengths(lengths: Lengths, seed: int, purpose: str, count: int) -> Drawn
 
 
 def _constant(lengths: Lengths, seed: int, purpose: str, count: int) -> Floats:
-    return np.full(count, _float(lengths.value))
+    return np.full(count, float(lengths.value or 1))
 
 
 def _uniform(lengths: Lengths, seed: int, purpose: str, count: int) -> Floats:
-    low, high = _float(lengths.low), _float(lengths.high)
+    low, high = lengths.low or 1, lengths.high or 1
     return np.asarray(np.floor(low + uniforms(seed, purpose, count) * (high - low + 1)))
 
 
@@ -51,14 +51,9 @@ def _lognormal(lengths: Lengths, seed: int, purpose: str, count: int) -> Floats:
 
 
 def _empirical(lengths: Lengths, seed: int, purpose: str, count: int) -> Floats:
-    values = np.array([_float(value) for value in lengths.values or ()])
+    values = np.array(lengths.values, dtype=np.float64)
     weights = np.array(lengths.weights if lengths.weights is not None else np.ones(len(values)), dtype=np.float64)
     return np.asarray(values[pick(weights, uniforms(seed, purpose, count))], dtype=np.float64)
-
-
-def _float(tokens: int | None) -> float:
-    """Integers beyond the range of floats become a length that is clipped and counted."""
-    return float(min(tokens or 1, 2 * MAX_TOKENS))
 
 
 def pick(weights: Floats, numbers: Floats) -> NDArray[np.int64]:

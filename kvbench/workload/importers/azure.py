@@ -32,15 +32,21 @@ def rows(file: TraceFile) -> Iterator[Row]:
 
 def timestamp_ns(text: str) -> int:
     """Nanoseconds since 1970, exact to the last digit."""
+    fraction = text[20:]
+    if text[19:20] == "." and len(fraction) < 10 and fraction.isascii() and fraction.isdigit():
+        return _second_ns(text[:19]) + int(fraction.ljust(9, "0"))
+    return _second_ns(text[:19]) + _rest_ns(text)
+
+
+def _rest_ns(text: str) -> int:
+    """What stands behind the seconds: an optional fraction and an optional time zone."""
     rest = _REST.fullmatch(text, 19)
     if rest is None:
         raise MalformedError(f"TIMESTAMP is {shown(text)}, not a date and time")
     fraction, _, sign, hours, minutes = rest.groups()
-    time = _second_ns(text[:19]) + (int(fraction.ljust(9, "0")) if fraction else 0)
-    if sign:
-        offset = (int(hours) * 60 + int(minutes)) * 60_000_000_000
-        time -= offset if sign == "+" else -offset
-    return time
+    time = int(fraction.ljust(9, "0")) if fraction else 0
+    offset = (int(hours) * 60 + int(minutes)) * 60_000_000_000 if sign else 0
+    return time - offset if sign == "+" else time + offset
 
 
 @lru_cache(maxsize=1024)

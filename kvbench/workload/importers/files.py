@@ -32,8 +32,7 @@ class TraceFile:
         self.line = 0
         try:
             with self._open() as stream:
-                for raw in stream:
-                    self.line += 1
+                for self.line, raw in enumerate(stream, 1):
                     yield self._text(raw)
         except (EOFError, zlib.error, gzip.BadGzipFile) as error:
             raise UsageError(f"{self.path} is a broken gzip file: {error}", hint="fetch the trace again") from error

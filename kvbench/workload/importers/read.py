@@ -60,14 +60,17 @@ def _rows_of(name: str, file: TraceFile) -> Iterator[Row]:
 
 
 def _keep_rows(trace: Trace, rows: Iterator[Row], limit: int | None) -> None:
-    links = _Links(trace)
+    links = _Links(trace) if trace.format == "jsonl" else None
     for number, row in enumerate(rows):
         trace.rows_read += 1
-        reason = links.place(row, number, _drop_reason(row))
-        if reason:
+        reason = _drop_reason(row)
+        if links is not None:
+            reason = links.place(row, number, reason)
+        if reason is not None:
             trace.dropped[reason] += 1
             continue
-        _check_blocks(trace, row)
+        if row.hash_ids is not None:
+            _check_blocks(trace, row, row.hash_ids, row.block_tokens or 1)
         trace.rows.append(row)
         trace.numbers.append(number)
         if len(trace.rows) == limit:
@@ -82,18 +85,16 @@ def _drop_reason(row: Row) -> str | None:
     return "zero input tokens" if row.input_tokens == 0 else "zero output tokens"
 
 
-def _check_blocks(trace: Trace, row: Row) -> None:
+def _check_blocks(trace: Trace, row: Row, hash_ids: list[int], block: int) -> None:
     """M51: as many ids as blocks, and one block size throughout."""
-    if row.hash_ids is None or row.block_tokens is None:
-        return
-    wanted = -(-row.input_tokens // row.block_tokens)
-    if len(row.hash_ids) != wanted:
+    wanted = -(-row.input_tokens // block)
+    if len(hash_ids) != wanted:
         raise MalformedError(
-            f"{len(row.hash_ids)} hash_ids where {row.input_tokens} tokens make {wanted} blocks of {row.block_tokens}"
+            f"{len(hash_ids)} hash_ids where {row.input_tokens} tokens make {wanted} blocks of {block}"
         )
-    if trace.block_tokens not in (None, row.block_tokens):
-        raise MalformedError(f"block_tokens is {row.block_tokens} here and {trace.block_tokens} above")
-    trace.block_tokens = row.block_tokens
+    if trace.block_tokens not in (None, block):
+        raise MalformedError(f"block_tokens is {block} here and {trace.block_tokens} above")
+    trace.block_tokens = block
 
 
 class _Links:
@@ -106,8 +107,6 @@ class _Links:
 
     def place(self, row: Row, number: int, reason: str | None) -> str | None:
         """Take note of the row; the reason to drop it, where the row that it follows adds one."""
-        if self._trace.format != "jsonl":
-            return reason
         name = number if row.link is None or row.link.request_id is None else row.link.request_id
         if name in self._places:
             raise MalformedError(f"request_id {shown(name)} is taken by a row above")

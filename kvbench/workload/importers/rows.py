@@ -62,9 +62,9 @@ def nanoseconds(value: Any, scale: int, name: str) -> int:
     """A time in units of `scale` nanoseconds, from JSON or a CSV cell."""
     if isinstance(value, str):
         value = _number(value, name)
-    if type(value) not in (int, float) or not math.isfinite(value):
+    if type(value) not in (int, float) or value != value or value in (math.inf, -math.inf):
         raise MalformedError(f"{name} is {shown(value)}, not a time")
-    time = value * scale if isinstance(value, int) else round(value * scale) if abs(value) < MAX_NS else MAX_NS
+    time = int(round(value * scale)) if abs(value) < MAX_NS else MAX_NS
     if abs(time) >= MAX_NS:
         raise MalformedError(f"{name} is {shown(value)}, more than a century away")
     return time
