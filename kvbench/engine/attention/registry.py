@@ -1,0 +1,56 @@
+"""The attention backends by name.
+
+A new backend (a Triton one for CUDA, say) is one more line in `_BACKENDS`, and the device that should pick it by
+default one in `_AUTOMATIC`.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Protocol, cast
+
+import torch
+
+from kvbench.errors import CannotRunError, UsageError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from kvbench.engine.batch import StepBatch
+    from kvbench.engine.kvstore.store import KVStore
+
+_BACKENDS = {
+    "torch": "kvbench.engine.attention.torch_backend:TorchAttention",
+    "numba": "kvbench.engine.attention.numba_backend:NumbaAttention",
+}
+_AUTOMATIC = {"cpu": "numba", "cuda": "torch"}
+_DEVICES = {"numba": ("cpu",)}
+"""Devices that a backend is bound to; those not named run anywhere."""
+
+
+class AttentionBackend(Protocol):
+    """Reads K and V as they are stored; those of the step's own tokens are written before `attend` is called."""
+
+    name: str
+
+    def prepare(self, batch: StepBatch, store: KVStore) -> None:
+        """Once per step: check and stage block tables and lengths. `InternalError` for a block that does not exist,
+        `CannotRunError` for a layer group that the backend cannot read."""
+        ...
+
+    def attend(self, layer: int, q: Tensor, store: KVStore) -> Tensor:
+        """q `[T, query_heads, k_head_dim]` → `[T, query_heads, v_head_dim]` in q's dtype; causal, and a sequence of
+        context length 0 gives zeros."""
+        ...
+
+
+def attention_backend(name: str, device: str | torch.device) -> AttentionBackend:
+    """A new backend; `auto` is numba on a CPU, torch on CUDA."""
+    kind = torch.device(device).type
+    chosen = _AUTOMATIC.get(kind, "torch") if name == "auto" else name
+    if chosen not in _BACKENDS:
+        raise UsageError(f"unknown attention backend {name!r}", hint=f"one of auto, {', '.join(_BACKENDS)}")
+    if kind not in _DEVICES.get(chosen, (kind,)):
+        raise CannotRunError(f"attention backend {chosen} does not run on {kind}", hint='set attention = "auto"')
+    module, _, attribute = _BACKENDS[chosen].partition(":")
+    return cast("AttentionBackend", getattr(import_module(module), attribute)())

@@ -1,0 +1,81 @@
+"""Where K, V and scales of one token lie in a layer's pool.
+
+The block's size in bytes is `geometry.memory.layer_block_bytes`, the one source of that arithmetic; this file adds the
+offsets within it: K `[kv_heads, block_size, k_dim]`, V `[kv_heads, block_size, v_dim]`, float32 scales of K
+`[kv_heads, block_size]`, then of V. Scales start on the next multiple of 4 bytes, which the rounding of the block to 16
+bytes always has room for: scales take 8 · kv_heads · block_size bytes, so the slack is a multiple of 4 from there.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+
+from kvbench.errors import InternalError, UsageError
+from kvbench.geometry.dtypes import canonical_dtype
+from kvbench.geometry.memory import layer_block_bytes
+
+if TYPE_CHECKING:
+    from kvbench.geometry.model import LayerGroup
+
+ELEMENTS: dict[str, torch.dtype] = {
+    "fp32": torch.float32,
+    "fp16": torch.float16,
+    "bf16": torch.bfloat16,
+    "int8": torch.int8,
+}
+_SCALE_BYTES = 4
+
+
+@dataclass(frozen=True, slots=True)
+class BlockLayout:
+    """Offsets within one block of one layer; `…_base` and `block_elements` count elements of the stored dtype,
+    `…scale_base` and `block_scales` count float32."""
+
+    kv_dtype: str
+    block_size: int
+    kv_heads: int
+    k_dim: int
+    v_dim: int
+    block_bytes: int
+    block_elements: int
+    v_base: int
+    is_quantised: bool
+    block_scales: int
+    k_scale_base: int
+    v_scale_base: int
+
+    @property
+    def element(self) -> torch.dtype:
+        return ELEMENTS[self.kv_dtype]
+
+
+def block_layout(group: LayerGroup, kv_dtype: str, block_size: int) -> BlockLayout:
+    """The layout of one layer group; `UsageError` for a KV dtype that cannot be stored."""
+    name = canonical_dtype(kv_dtype)
+    if name not in ELEMENTS:
+        raise UsageError(f"KV dtype {kv_dtype!r} cannot be stored", hint=f"one of {', '.join(ELEMENTS)}")
+    itemsize = ELEMENTS[name].itemsize
+    block_bytes = layer_block_bytes(group, name, block_size)
+    tokens = group.kv_heads * block_size
+    elements = tokens * (group.k_head_dim + group.v_head_dim)
+    first_scale = -(-elements * itemsize // _SCALE_BYTES)
+    is_quantised = not ELEMENTS[name].is_floating_point
+    if is_quantised and (first_scale + 2 * tokens) * _SCALE_BYTES > block_bytes:
+        raise InternalError(f"a block of {block_bytes} bytes has no room for its scales")
+    return BlockLayout(
+        kv_dtype=name,
+        block_size=block_size,
+        kv_heads=group.kv_heads,
+        k_dim=group.k_head_dim,
+        v_dim=group.v_head_dim,
+        block_bytes=block_bytes,
+        block_elements=block_bytes // itemsize,
+        v_base=tokens * group.k_head_dim,
+        is_quantised=is_quantised,
+        block_scales=block_bytes // _SCALE_BYTES,
+        k_scale_base=first_scale,
+        v_scale_base=first_scale + tokens,
+    )

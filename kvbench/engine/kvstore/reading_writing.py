@@ -1,0 +1,103 @@
+"""Write tokens into slots and gather sequences back: by torch operations anywhere, by numba on a CPU.
+
+Both store the same bits (tested); torch is the reference.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+import torch
+
+from kvbench.engine.kvstore.codec import decode, encode
+from kvbench.errors import InternalError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from kvbench.engine.kvstore.pool import LayerView
+
+
+class BlockIO(Protocol):
+    """How tokens get into blocks and out of them."""
+
+    def write(self, view: LayerView, k: Tensor, v: Tensor, slots: Tensor) -> None:
+        """Store K and V `[T, kv_heads, d]` at flat slots `[T]` int64."""
+        ...
+
+    def gather(self, view: LayerView, table: Tensor, length: int) -> tuple[Tensor, Tensor]:
+        """float32 K and V `[kv_heads, length, d]` of the first `length` tokens of a block table `[n]`."""
+        ...
+
+
+class TorchIO:
+    """The readable form."""
+
+    def write(self, view: LayerView, k: Tensor, v: Tensor, slots: Tensor) -> None:
+        size = view.layout.block_size
+        block = torch.div(slots, size, rounding_mode="floor")
+        place = slots - block * size
+        for x, stored, scales in ((k, view.k, view.k_scale), (v, view.v, view.v_scale)):
+            elements, scale = encode(x, view.layout.element)
+            stored[block, :, place] = elements
+            if scales is not None and scale is not None:
+                scales[block, :, place] = scale
+
+    def gather(self, view: LayerView, table: Tensor, length: int) -> tuple[Tensor, Tensor]:
+        blocks = table[: -(-length // view.layout.block_size)].long()
+        return _joined(view.k, view.k_scale, blocks, length), _joined(view.v, view.v_scale, blocks, length)
+
+
+def _joined(stored: Tensor, scales: Tensor | None, blocks: Tensor, length: int) -> Tensor:
+    """Blocks one after the other, head by head."""
+    elements = stored[blocks].transpose(0, 1).flatten(1, 2)[:, :length]
+    scale = None if scales is None else scales[blocks].transpose(0, 1).flatten(1, 2)[:, :length]
+    return decode(elements, scale)
+
+
+class NumbaIO:
+    """The CPU's own kernels; imports numba, so make it only when it is used."""
+
+    def __init__(self) -> None:
+        from kvbench_kernels import gather_numba, runtime, write_numba
+
+        self._write, self._gather, self._parts = write_numba.write, gather_numba.gather, runtime.parts
+
+    def write(self, view: LayerView, k: Tensor, v: Tensor, slots: Tensor) -> None:
+        layout = view.layout
+        bad = self._write(
+            k.float().contiguous().numpy(),
+            v.float().contiguous().numpy(),
+            view.flat,
+            view.flat_scales,
+            slots.contiguous().numpy(),
+            layout.block_size,
+            layout.block_elements,
+            layout.v_base,
+            layout.block_scales,
+            layout.k_scale_base,
+            layout.v_scale_base,
+            self._parts(k.numel() + v.numel()),
+        )
+        if bad >= 0:
+            raise InternalError(f"slot {int(slots[bad])} of token {bad} is outside the pool or in the null block")
+
+    def gather(self, view: LayerView, table: Tensor, length: int) -> tuple[Tensor, Tensor]:
+        layout = view.layout
+        k = torch.empty((layout.kv_heads, length, layout.k_dim))
+        v = torch.empty((layout.kv_heads, length, layout.v_dim))
+        self._gather(
+            view.flat,
+            view.flat_scales,
+            table.contiguous().numpy(),
+            k.numpy(),
+            v.numpy(),
+            layout.block_size,
+            layout.block_elements,
+            layout.v_base,
+            layout.block_scales,
+            layout.k_scale_base,
+            layout.v_scale_base,
+            self._parts(k.numel() + v.numel()),
+        )
+        return k, v
