@@ -1,7 +1,8 @@
-"""Random histories of the paged manager against a naive twin and a token oracle."""
+"""Random histories of the paged manager: hypothesis for the short and shrinkable, a seeded walk for the long."""
 
 from __future__ import annotations
 
+import random
 from typing import Any
 
 import hypothesis.strategies as st
@@ -10,308 +11,197 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from kvbench.cache.content import Content
-from kvbench.cache.pool import CACHED
-from kvbench.cache.types import Transfers
-from kvbench.errors import InternalError
-from tests.cache.machines import Device, ints, paged
+from tests.cache.history import ENDLESS_HOST, MAX_CONTEXT, History
 
-MAX_CONTEXT = 16
-
-
-class Twin:
-    """What a manager with endless memory would find: every full block ever computed, by salt and whole prefix."""
-
-    def __init__(self, block_size: int) -> None:
-        self.block_size = block_size
-        self.known: set[tuple[Any, ...]] = set()
-
-    def publish(self, content: Content, computed: int) -> None:
-        for end in range(self.block_size, computed + 1, self.block_size):
-            self.known.add((content.salt, *content.tokens[:end].tolist()))
-
-    def hit_tokens(self, content: Content) -> int:
-        end = 0
-        while end + self.block_size < content.length:
-            if (content.salt, *content.tokens[: end + self.block_size].tolist()) not in self.known:
-                break
-            end += self.block_size
-        return end
+CACHES: dict[str, dict[str, Any]] = {
+    "none": {"prefix_cache": "none"},
+    "hash": {},
+    "sha256": {"hash_function": "sha256"},
+    "collisions": {"hash_function": "constant"},
+    "host of 1": {"host_blocks": 1},
+    "host of 4": {"host_blocks": 4},
+    "endless host": {"host_blocks": ENDLESS_HOST},
+    "host and collisions": {"host_blocks": 4, "hash_function": "constant"},
+}
 
 
-def snapshot(manager: Any) -> Any:
-    books = manager.books
-    arrays = (books.pool.state, books.pool.refs, books.pool.free_stack[: books.pool.free], books.tables.blocks)
-    host = list(books.host.blocks.items()) if books.host else None
-    return manager.epoch, manager.stats(), books.policy.order(), host, [array.tobytes() for array in arrays]
+def prompt(family: int, length: int, tail: list[int]) -> list[int]:
+    """Few families, so that prompts meet again after an eviction, and tails that part inside a block."""
+    return ([family] * length + tail)[:MAX_CONTEXT]
+
+
+PROMPTS = st.builds(prompt, st.integers(0, 2), st.integers(1, MAX_CONTEXT), st.lists(st.integers(0, 1), max_size=2))
+SALTS = st.sampled_from([None, None, None, "", "s"])
 
 
 class ManagerMachine(RuleBasedStateMachine):
     @initialize(
         block_size=st.integers(1, 4),
-        num_blocks=st.integers(1, 14),
+        num_blocks=st.integers(2, 12),
         groups=st.sampled_from([1, 1, 2]),
-        cache=st.sampled_from(
-            [
-                {"prefix_cache": "none"},
-                {"prefix_cache": "hash"},
-                {"prefix_cache": "hash", "hash_function": "constant"},
-                {"prefix_cache": "hash", "host_blocks": 1},
-                {"prefix_cache": "hash", "host_blocks": 4},
-                {"prefix_cache": "hash", "host_blocks": 200},
-                {"prefix_cache": "hash", "host_blocks": 4, "hash_function": "constant"},
-            ]
-        ),
+        cache=st.sampled_from(sorted(CACHES)),
         eviction=st.sampled_from(["lru", "fifo"]),
     )
-    def start(self, block_size: int, num_blocks: int, groups: int, cache: dict[str, Any], eviction: str) -> None:
-        self.manager = paged(
-            num_blocks,
-            groups=groups,
-            block_size=block_size,
-            max_sequences=4,
-            max_context=MAX_CONTEXT,
-            eviction=eviction,
-            **cache,
+    def start(self, block_size: int, num_blocks: int, groups: int, cache: str, eviction: str) -> None:
+        self.history = History(
+            block_size=block_size, num_blocks=num_blocks, groups=groups, eviction=eviction, **CACHES[cache]
         )
-        self.collides = cache.get("hash_function") == "constant"
-        self.caching = cache["prefix_cache"] == "hash"
-        self.block_size, self.groups = block_size, groups
-        self.device = Device(block_size, groups)
-        self.rows: dict[int, Content] = {}
-        self.events: dict[tuple[Any, ...], int] = {}
-        self.copied: list[Transfers] = []
-        self.forget_everything()
-
-    def forget_everything(self) -> None:
-        self.twin = Twin(self.block_size)
-        self.promises: dict[int, int] = {}
-        self.copied = []
-        self.expected_hits = self.expected_queries = 0
-
-    # ---- admission ----
 
     @rule(
-        tokens=st.lists(st.integers(0, 1), min_size=1, max_size=MAX_CONTEXT),
-        salt=st.sampled_from([None, None, "", "s"]),
+        tokens=PROMPTS,
+        salt=SALTS,
         hold=st.integers(0, MAX_CONTEXT),
         promise=st.sampled_from([0, 0, 0, 5, 9, MAX_CONTEXT]),
         readmission=st.booleans(),
     )
     def admit(self, tokens: list[int], salt: str | None, hold: int, promise: int, readmission: bool) -> None:
-        self.try_admission(Content(tokens, salt=salt), hold, promise, readmission)
+        self.history.admit(Content(tokens, salt=salt), hold, promise, readmission)
 
-    @precondition(lambda self: self.rows)
-    @rule(data=st.data(), extra=st.lists(st.integers(0, 1), max_size=4), whole=st.booleans())
-    def admit_relative(self, data: st.DataObject, extra: list[int], whole: bool) -> None:
-        known = self.rows[data.draw(st.sampled_from(sorted(self.rows)))]
-        keep = known.length if whole else data.draw(st.integers(1, known.length))
-        tokens = [*known.tokens[:keep].tolist(), *extra][:MAX_CONTEXT]
-        self.try_admission(Content(tokens, salt=known.salt), len(tokens), 0, False)
-
-    def try_admission(self, content: Content, hold: int, promise: int, readmission: bool) -> None:
-        if len(self.rows) == 4:
-            return
-        before = snapshot(self.manager)
-        plan = self.manager.plan(content, min(hold, content.length), promise, readmission=readmission)
-        assert snapshot(self.manager) == before
-        self.check_hits(content, plan.cached_tokens)
-        stats = self.manager.stats()
-        promised_blocks = self.groups * max(0, self.blocks(promise) - self.blocks(plan.hold_tokens))
-        supply = stats.blocks_free + stats.blocks_cached - sum(self.promises.values())
-        hits = [block for group in plan.detail.groups for block in group.device.tolist()]
-        revived = sum(self.manager.books.pool.state[block] == CACHED for block in hits)
-        assert plan.new_blocks == self.groups * self.blocks(plan.hold_tokens) - len(hits)
-        missing = plan.new_blocks + promised_blocks + revived - supply
-        assert (plan.fits, plan.shortfall_blocks) == (missing <= 0, max(0, missing))
-        if not plan.fits:
-            with pytest.raises(InternalError, match="refused"):
-                self.manager.commit(plan)
-            assert snapshot(self.manager) == before
-            return
-        admission = self.manager.commit(plan)
-        after = self.manager.stats()
-        assert admission.cached_tokens == plan.cached_tokens
-        assert after.evictions - stats.evictions == plan.evict_blocks
-        assert after.promoted_blocks - stats.promoted_blocks == plan.promote_blocks
-        assert (
-            after.blocks_used + after.blocks_in_transfer - stats.blocks_used - stats.blocks_in_transfer
-            >= plan.new_blocks
-        )
-        if not readmission and self.caching:
-            self.expected_hits += plan.cached_tokens
-            self.expected_queries += content.length
-        self.rows[admission.row] = content
-        self.promises[admission.row] = promised_blocks
-        with pytest.raises(InternalError, match="stale"):
-            self.manager.commit(plan)
-
-    def check_hits(self, content: Content, found: int) -> None:
-        known = self.twin.hit_tokens(content)
-        assert found <= known < max(content.length, 1)
-        assert found % self.block_size == 0
-        stats = self.manager.stats()
-        lossless = stats.evictions == 0 or stats.host_blocks_total == 200
-        if lossless and self.caching and not self.collides:
-            assert found == known
-
-    def blocks(self, tokens: int) -> int:
-        return -(-tokens // self.block_size)
-
-    # ---- a step: copies, forward, progress ----
-
-    def copy_now(self) -> None:
-        transfers = self.manager.take_transfers()
-        self.device.carry_out(transfers)
-        self.copied.append(transfers)
+    @rule(tokens=PROMPTS, salt=SALTS)
+    def serve(self, tokens: list[int], salt: str | None) -> None:
+        content = Content(tokens, salt=salt)
+        row = self.history.admit(content, content.length)
+        if row is not None:
+            self.history.compute({row: content.length})
+            self.history.release(row)
 
     @rule()
     def carry_out(self) -> None:
-        self.copy_now()
+        self.history.carry_out()
 
     @rule()
     def complete(self) -> None:
-        for transfers in self.copied:
-            self.manager.complete(transfers)
-        self.copied = []
+        self.history.complete()
 
-    @precondition(lambda self: self.rows)
+    @precondition(lambda self: self.history.rows)
     @rule(data=st.data())
-    def forward(self, data: st.DataObject) -> None:
-        """Compute some of the assigned slots of some rows, in one call."""
-        self.copy_now()
-        self.complete()
-        rows, lengths = [], []
-        for row, content in self.rows.items():
-            done, assigned = self.progress(row)
-            end = data.draw(st.integers(done, min(assigned, content.length)))
-            self.device.write(self.manager, row, content, done, end)
-            rows.append(row)
-            lengths.append(end)
-        for row, end in zip(rows, lengths, strict=True):
-            self.device.assert_holds(self.manager, row, self.rows[row], end)
-            if self.caching:
-                self.twin.publish(self.rows[row], end)
-        self.manager.mark_computed(ints(*rows), ints(*lengths))
+    def compute(self, data: st.DataObject) -> None:
+        ends = {}
+        for row, content in self.history.rows.items():
+            done, assigned = self.history.progress(row)
+            end = min(assigned, content.length)
+            ends[row] = end if data.draw(st.booleans()) else data.draw(st.integers(done, end))
+        self.history.compute(ends)
 
-    def progress(self, row: int) -> tuple[int, int]:
-        tables = self.manager.books.tables
-        return int(tables.computed[row]), int(tables.lengths[row])
-
-    @precondition(lambda self: self.rows)
+    @precondition(lambda self: self.history.rows)
     @rule(data=st.data(), token=st.integers(0, 1))
     def append(self, data: st.DataObject, token: int) -> None:
-        """Grow a random set of rows in one go, by one token or more."""
-        rows = data.draw(st.lists(st.sampled_from(sorted(self.rows)), unique=True, min_size=1))
-        lengths, needed = [], []
-        for row in rows:
-            content, (_, assigned) = self.rows[row], self.progress(row)
-            length = min(MAX_CONTEXT, assigned + data.draw(st.sampled_from([1, 1, 1, 0, 3])))
-            if length > content.length:
-                content.extend([token] * (length - content.length))
-            lengths.append(length)
-            needed.append(self.groups * (self.blocks(length) - self.blocks(assigned)))
-        before = snapshot(self.manager)
-        plan = self.manager.plan_append(ints(*rows), ints(*lengths))
-        assert snapshot(self.manager) == before
-        copies = plan.new_blocks - sum(needed)
-        assert 0 <= copies <= self.groups * len(rows)
-        common = copies + sum(max(0, need - self.promises[row]) for need, row in zip(needed, rows, strict=True))
-        stats = self.manager.stats()
-        supply = stats.blocks_free + stats.blocks_cached - sum(self.promises.values())
-        assert plan.fits == (common <= supply)
-        if not plan.fits:
-            assert plan.shortfall_blocks == common - supply
-            return
-        self.manager.commit_append(plan)
-        for row, need in zip(rows, needed, strict=True):
-            self.promises[row] = max(0, self.promises[row] - need)
+        rows = data.draw(st.lists(st.sampled_from(sorted(self.history.rows)), unique=True, min_size=1))
+        self.history.append({row: data.draw(st.sampled_from([1, 1, 1, 0, 3])) for row in rows}, token)
 
-    # ---- fork, truncate, release, reset ----
-
-    @precondition(lambda self: 0 < len(self.rows) < 4)
+    @precondition(lambda self: self.history.rows)
     @rule(data=st.data())
     def fork(self, data: st.DataObject) -> None:
-        row = data.draw(st.sampled_from(sorted(self.rows)))
-        content = self.rows[row].copy()
-        done, assigned = self.progress(row)
-        content.truncate(done)
-        if done < assigned:
-            with pytest.raises(InternalError):
-                self.manager.fork(row, content)
-            return
-        if not done:
-            return
-        twin = self.manager.fork(row, content)
-        self.rows[twin] = content
-        self.promises[twin] = 0
+        self.history.fork(data.draw(st.sampled_from(sorted(self.history.rows))))
 
-    @precondition(lambda self: self.rows)
+    @precondition(lambda self: self.history.rows)
     @rule(data=st.data())
     def truncate(self, data: st.DataObject) -> None:
-        self.copy_now()
-        self.complete()
-        row = data.draw(st.sampled_from(sorted(self.rows)))
-        length = data.draw(st.integers(1, max(1, self.progress(row)[1])))
-        if length > self.progress(row)[1]:
-            return
-        stats = self.manager.stats()
-        held = self.groups * self.blocks(self.progress(row)[1])
-        self.manager.truncate(row, length)
-        if length < self.rows[row].length:
-            self.rows[row].truncate(length)
-        after = self.manager.stats()
-        returned = after.blocks_free + after.blocks_cached - stats.blocks_free - stats.blocks_cached
-        assert returned <= held - self.groups * self.blocks(length)
-        self.promises[row] = int(self.manager.books.tables.promised[row])
+        row = data.draw(st.sampled_from(sorted(self.history.rows)))
+        self.history.truncate(row, data.draw(st.integers(0, self.history.progress(row)[1])))
 
-    @precondition(lambda self: self.rows)
+    @precondition(lambda self: self.history.rows)
     @rule(data=st.data())
     def release(self, data: st.DataObject) -> None:
-        row = data.draw(st.sampled_from(sorted(self.rows)))
-        self.manager.release(row)
-        del self.rows[row], self.promises[row]
+        self.history.release(data.draw(st.sampled_from(sorted(self.history.rows))))
 
-    @rule(data=st.data())
-    def reset(self, data: st.DataObject) -> None:
-        if self.rows:
-            with pytest.raises(InternalError, match="still live"):
-                self.manager.reset()
-            if data.draw(st.integers(0, 3)):
-                return
-            for row in sorted(self.rows):
-                self.manager.release(row)
-            self.rows = {}
-        self.manager.reset()
-        self.device = Device(self.block_size, self.groups)
-        self.forget_everything()
-        assert self.manager.stats().blocks_free == self.manager.settings.num_blocks
-
-    # ---- after every step ----
+    @rule(sure=st.integers(0, 4))
+    def reset(self, sure: int) -> None:
+        if not sure:
+            self.history.reset()
 
     @invariant()
     def the_books_add_up(self) -> None:
-        if not hasattr(self, "manager"):
-            return
-        self.manager.check_invariants()
-        stats = self.manager.stats()
-        assert stats.prefix_cache_hits == self.expected_hits
-        assert stats.prefix_cache_queries == self.expected_queries
-        assert stats.reserved_slots == self.block_size * sum(self.promises.values())
-        assert 0 <= stats.internal_slots <= self.groups * len(self.rows) * (self.block_size - 1)
-        total = stats.blocks_free + stats.blocks_cached + stats.blocks_used + stats.blocks_in_transfer
-        assert total == stats.blocks_total
+        if hasattr(self, "history"):
+            self.history.check()
 
     def teardown(self) -> None:
-        if not hasattr(self, "manager"):
-            return
-        self.copy_now()
-        for row in sorted(self.rows):
-            self.manager.release(row)
-        self.complete()
-        stats = self.manager.stats()
-        assert (stats.blocks_used, stats.blocks_in_transfer, stats.reserved_slots) == (0, 0, 0)
-        self.manager.check_invariants()
+        if hasattr(self, "history"):
+            self.history.finish()
 
 
-ManagerMachine.TestCase.settings = hypothesis_settings(max_examples=150, stateful_step_count=40, deadline=None)
+ManagerMachine.TestCase.settings = hypothesis_settings(max_examples=100, stateful_step_count=40, deadline=None)
 TestManager = ManagerMachine.TestCase
+
+
+class Walk:
+    """A seeded random walk: far longer than what hypothesis tries, mostly through eviction, promotion and copies."""
+
+    def __init__(self, history: History, seed: int) -> None:
+        self.history = history
+        self.random = random.Random(seed)
+        self.queue: list[Content] = []
+
+    def step(self) -> None:
+        choices = [self.admit] * 5 + [self.append] * 6 + [self.compute] * 6 + [self.release] * 4
+        self.random.choice([*choices, self.fork, self.truncate, self.carry_out, self.complete])()
+        self.history.check()
+        if self.random.random() < 0.002:
+            self.history.reset()
+
+    def admit(self) -> None:
+        pick, again = self.random, bool(self.queue) and self.random.random() < 0.5
+        if again:
+            content = self.queue.pop()
+        else:
+            tokens = prompt(pick.randrange(3), pick.randint(1, MAX_CONTEXT), pick.choices([0, 1], k=pick.randrange(3)))
+            content = Content(tokens, salt=pick.choice([None, None, None, "s"]))
+        hold = pick.choice([content.length, content.length, pick.randint(0, content.length)])
+        promise = pick.choice([0, 0, 0, pick.randint(0, MAX_CONTEXT)])
+        if self.history.admit(content, hold, promise, again) is None and again:
+            self.queue.append(content)
+
+    def append(self) -> None:
+        growth = {
+            row: self.random.choice([1, 1, 1, 2, 4, 0]) for row in self.history.rows if self.random.random() < 0.7
+        }
+        if growth:
+            self.history.append(growth, self.random.randrange(2))
+
+    def compute(self) -> None:
+        ends = {}
+        for row, content in self.history.rows.items():
+            done, assigned = self.history.progress(row)
+            end = min(assigned, content.length)
+            ends[row] = end if self.random.random() < 0.8 else self.random.randint(done, end)
+        self.history.compute(ends)
+
+    def release(self) -> None:
+        if self.history.rows:
+            row = self.random.choice(sorted(self.history.rows))
+            if self.history.rows[row].length:
+                self.queue.append(self.history.rows[row])
+            self.history.release(row)
+
+    def fork(self) -> None:
+        if self.history.rows:
+            self.history.fork(self.random.choice(sorted(self.history.rows)))
+
+    def truncate(self) -> None:
+        if self.history.rows:
+            row = self.random.choice(sorted(self.history.rows))
+            self.history.truncate(row, self.random.randint(0, self.history.progress(row)[1]))
+
+    def carry_out(self) -> None:
+        self.history.carry_out()
+
+    def complete(self) -> None:
+        self.history.complete()
+
+
+@pytest.mark.parametrize("eviction", ["lru", "fifo"])
+@pytest.mark.parametrize("cache", sorted(CACHES))
+def test_a_long_random_walk_keeps_every_promise(cache: str, eviction: str) -> None:
+    for seed in range(6):
+        pick = random.Random(seed)
+        history = History(
+            block_size=pick.randint(1, 4),
+            num_blocks=pick.randint(3, 16),
+            groups=pick.choice([1, 1, 2]),
+            eviction=eviction,
+            **CACHES[cache],
+        )
+        walk = Walk(history, seed)
+        for _ in range(250):
+            walk.step()
+        history.finish()

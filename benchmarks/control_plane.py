@@ -1,0 +1,210 @@
+"""What the bookkeeping costs per call, without tensors: microseconds, median of many calls, pinned to one core.
+
+    python benchmarks/control_plane.py [--json] [--quick]
+
+Setting of the bars (DESIGN §9): block size 16, prompts of 2,048 tokens, a pool of 60,000 blocks, 256 running rows.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import os
+import time
+from dataclasses import dataclass
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from kvbench.cache.content import Content, KeyChain
+from kvbench.cache.manager import make_manager
+from kvbench.cache.types import CacheGroup, CacheSettings
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from kvbench.cache.types import CacheManager, Int32s
+
+BLOCK_SIZE = 16
+PROMPT = 2048
+POOL = 60_000
+ROWS = 256
+
+
+@dataclass
+class Figure:
+    """One line of the table."""
+
+    name: str
+    median_us: float
+    worst_us: float
+    calls: int
+    bar_us: float | None = None
+
+
+def timed(action: Callable[[], object]) -> float:
+    start = time.perf_counter_ns()
+    action()
+    return (time.perf_counter_ns() - start) / 1000
+
+
+def figure(name: str, samples: list[float], bar_us: float | None = None) -> Figure:
+    return Figure(name, median(samples), max(samples), len(samples), bar_us)
+
+
+def manager_of(num_blocks: int = POOL, **changes: Any) -> CacheManager:
+    given: dict[str, Any] = {
+        "block_size": BLOCK_SIZE,
+        "num_blocks": num_blocks,
+        "max_sequences": 1024,
+        "max_context": 8192,
+    }
+    return make_manager(CacheSettings(**{**given, **changes}))
+
+
+def prompt(seed: int) -> Content:
+    return Content(np.random.default_rng(seed).integers(0, 32_000, PROMPT, dtype=np.int32), capacity=PROMPT + 256)
+
+
+def ints(*values: int) -> Int32s:
+    return np.array(values, dtype=np.int32)
+
+
+def hashed(content: Content, manager: CacheManager) -> Content:
+    """Keys computed beforehand: hashing has a line of its own."""
+    chain = KeyChain(BLOCK_SIZE, manager.settings.namespace, manager.settings.hash_function)
+    content.keys(chain, content.length // BLOCK_SIZE)
+    return content
+
+
+def admission_and_free(manager: CacheManager, repeats: int) -> tuple[list[float], list[float]]:
+    """Prompts that nobody has seen, computed and released; with a prefix cache the pool fills and evicts."""
+    admitted, freed = [], []
+    for seed in range(repeats):
+        content = hashed(prompt(seed), manager)
+        rows: list[int] = []
+        admitted.append(timed(lambda c=content, r=rows: r.append(manager.commit(manager.plan(c, PROMPT)).row)))
+        manager.mark_computed(ints(rows[0]), ints(PROMPT))
+        freed.append(timed(lambda r=rows: manager.release(r[0])))
+    return admitted, freed
+
+
+def full_hits(manager: CacheManager, repeats: int) -> list[float]:
+    """One prompt again and again: all blocks but the last token's are hits, tokens compared."""
+    samples = []
+    seen = hashed(prompt(0), manager)
+    tokens = np.append(seen.tokens, 7)
+    for again in range(repeats + 1):
+        content = hashed(Content(tokens), manager)
+        rows: list[int] = []
+        samples.append(timed(lambda c=content, r=rows: r.append(manager.commit(manager.plan(c, PROMPT + 1)).row)))
+        manager.mark_computed(ints(rows[0]), ints(PROMPT + 1))
+        manager.release(rows[0])
+        assert not again or manager.stats().prefix_cache_hits == again * PROMPT
+    return samples[1:]
+
+
+def hashing(function: str, repeats: int) -> list[float]:
+    chain = KeyChain(BLOCK_SIZE, b"namespace", function)
+    contents = [prompt(seed) for seed in range(repeats)]
+    return [timed(lambda c=content: c.keys(chain, PROMPT // BLOCK_SIZE)) for content in contents]
+
+
+def decode_steps(manager: CacheManager, steps: int) -> tuple[list[float], list[float], list[float]]:
+    """256 rows of different lengths: (append with slots, mark computed, share of rows that crossed a block)."""
+    contents, rows = [], []
+    for seed in range(ROWS):
+        content = Content(prompt(seed).tokens[: 600 + seed], capacity=4096)
+        rows.append(manager.commit(manager.plan(content, content.length)).row)
+        contents.append(content)
+    batch = ints(*rows)
+    lengths = ints(*(content.length for content in contents))
+    manager.mark_computed(batch, lengths)
+    ones = np.ones(ROWS, dtype=np.int32)
+    grown, marked, crossing = [], [], []
+    for _ in range(steps):
+        for content in contents:
+            content.append(7)
+        longer = lengths + ones
+        grown.append(timed(lambda new=longer, old=lengths: _append(manager, batch, old, new, ones)))
+        marked.append(timed(lambda new=longer: manager.mark_computed(batch, new)))
+        crossing.append(float(np.mean(longer % BLOCK_SIZE == 0)))
+        lengths = longer
+    return grown, marked, crossing
+
+
+def _append(manager: CacheManager, batch: Int32s, old: Int32s, new: Int32s, ones: Int32s) -> None:
+    manager.commit_append(manager.plan_append(batch, new))
+    manager.slots(batch, old, ones)
+
+
+def cache_figures(repeats: int) -> Iterator[Figure]:
+    admitted, freed = admission_and_free(manager_of(), repeats)
+    yield figure("admission, no prefix cache", admitted, 25)
+    yield figure("free, no prefix cache", freed, 15)
+    fits = POOL * BLOCK_SIZE // PROMPT
+    admitted, freed = admission_and_free(manager_of(prefix_cache="hash"), fits)
+    yield figure("admission without reuse, hash index, free blocks", admitted, 25)
+    yield figure("free into the cache", freed, 15)
+    yield figure("admission, every block a hit, tokens compared", full_hits(manager_of(prefix_cache="hash"), repeats), 35)
+    small = manager_of(5_000, prefix_cache="hash")
+    admission_and_free(small, 50)
+    yield figure("admission without reuse, 128 evictions (lru)", admission_and_free(small, repeats)[0])
+    small = manager_of(5_000, prefix_cache="hash", eviction="fifo")
+    admission_and_free(small, 50)
+    yield figure("admission without reuse, 128 evictions (fifo)", admission_and_free(small, repeats)[0])
+    two = manager_of(prefix_cache="hash", groups=(CacheGroup(), CacheGroup()))
+    yield figure("admission, every block a hit, two groups", full_hits(two, repeats), 35 * 1.6)
+    yield figure("hash 128 blocks, xxh3-128", hashing("xxh3-128", repeats), 30)
+    yield figure("hash 128 blocks, sha256", hashing("sha256", repeats))
+    grown, marked, crossing = decode_steps(manager_of(prefix_cache="hash"), repeats)
+    yield figure("step for 256 rows: append, copy-on-write check, slots", grown, 40)
+    yield figure(f"mark computed, 256 rows, {np.mean(crossing):.1%} cross a block", marked, 40)
+
+
+def flatness(repeats: int) -> Iterator[Figure]:
+    """The same calls in pools of 10³ to 10⁶ blocks: nothing may grow with the pool."""
+    for blocks in (1_000, 10_000, 100_000, 1_000_000):
+        manager = manager_of(blocks, prefix_cache="hash")
+        admission_and_free(manager, 12)
+        admitted, freed = admission_and_free(manager, repeats)
+        yield figure(f"admission, pool of {blocks:,}", admitted)
+        yield figure(f"free, pool of {blocks:,}", freed)
+
+
+def scheduler_figures(repeats: int) -> Iterator[Figure]:
+    """Whole scheduler steps."""
+    yield from ()
+
+
+def pin_to_one_core() -> None:
+    if hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
+
+
+def print_table(figures: list[Figure]) -> None:
+    print(f"{'what':58} {'median µs':>10} {'worst µs':>10} {'bar µs':>8} {'ratio':>6}")
+    for one in figures:
+        bar = f"{one.bar_us:8.0f} {one.median_us / one.bar_us:6.2f}" if one.bar_us else ""
+        print(f"{one.name:58} {one.median_us:10.1f} {one.worst_us:10.1f} {bar}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--json", action="store_true", help="one JSON object instead of the table")
+    parser.add_argument("--quick", action="store_true", help="fewer calls per figure")
+    options = parser.parse_args()
+    pin_to_one_core()
+    repeats = 60 if options.quick else 400
+    gc.disable()
+    figures = [*cache_figures(repeats), *flatness(repeats), *scheduler_figures(repeats)]
+    if options.json:
+        print(json.dumps({"unit": "µs", "block_size": BLOCK_SIZE, "figures": [vars(one) for one in figures]}))
+    else:
+        print_table(figures)
+
+
+if __name__ == "__main__":
+    main()
