@@ -214,7 +214,7 @@ def _length_table(found: dict[str, Any]) -> Table:
         "blocks each",
         "KV each",
         "tail waste",
-        "of length",
+        "near it",
     )
     rows = [
         (
@@ -227,7 +227,7 @@ def _length_table(found: dict[str, Any]) -> Table:
     ]  # fmt: skip
     most = found["device"]["max_sequences"]
     note = (
-        "sequences = ⌊blocks / blocks each⌋, by memory alone · tail waste: slots of the last block at this very length; "
+        "sequences = ⌊blocks / blocks each⌋, by memory alone · tail waste: slots of the last block at this length; "
         "near it: their mean share for lengths around it, (B − 1) / 2T"
     )
     if any(x["sequences"] > most for p in found["pools"] for x in p["lengths"]):

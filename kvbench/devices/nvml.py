@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+MOST_DEVICES = 1024
 CORES_PER_SM = {"7.0": 64, "7.5": 64, "8.0": 64, "8.6": 128, "8.7": 128, "8.9": 128, "9.0": 128}
 """CUDA cores of one SM by compute capability (CUDA C++ programming guide); 128 from 9.0 on."""
 
@@ -35,8 +36,8 @@ class Nvml:
 
     def handles(self) -> list[Any]:
         """One handle per GPU that answers."""
-        count = self.read("nvmlDeviceGetCount")
-        found = [self.read("nvmlDeviceGetHandleByIndex", index) for index in range(count or 0)]
+        count = _whole(self.read("nvmlDeviceGetCount")) or 0
+        found = [self.read("nvmlDeviceGetHandleByIndex", index) for index in range(min(count, MOST_DEVICES))]
         return [handle for handle in found if handle is not None]
 
     def memory_bytes(self, handle: Any) -> tuple[int | None, int | None]:

@@ -12,7 +12,7 @@ from kvbench.errors import UsageError
 LONGEST = 10**9
 QUANTILES = 1000
 _ITEM = re.compile(r"\s*([^,()]+(?:\([^()]*\))?)\s*(?:,|$)")
-_COUNT = re.compile(r"(\d+(?:\.\d+)?)\s*([kKmM]?)")
+_COUNT = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([kKmM]?)")
 _LOGNORMAL = re.compile(r"lognormal\s*\(([^,()]+),([^,()]+)\)", re.IGNORECASE)
 _HINT = "write token counts such as 1500 or 8k (k = 1,024), or lognormal(p50,p95), separated by commas"
 

@@ -56,7 +56,8 @@ def test_the_driver_reports_about_what_the_datasheet_advertises(device: Any) -> 
 @pytest.mark.parametrize(
     ("typed", "name"),
     [
-        ("h200", "H200"), ("H100", "H100-SXM"), ("NVIDIA H100 80GB HBM3", "H100-SXM"), ("NVIDIA H100 PCIe", "H100-PCIe"),
+        ("h200", "H200"), ("H100", "H100-SXM"), ("NVIDIA H100 80GB HBM3", "H100-SXM"),
+        ("NVIDIA H100 PCIe", "H100-PCIe"),
         ("NVIDIA A100-SXM4-40GB", "A100-40GB"), ("NVIDIA A100 80GB PCIe", "A100-80GB-PCIe"), ("4090", "RTX-4090"),
         ("NVIDIA GeForce RTX 3090", "RTX-3090"), ("nvidia l40s", "L40S"), ("AMD Instinct MI300X", "MI300X"),
     ],

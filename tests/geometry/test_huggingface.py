@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -196,10 +197,7 @@ KEYS = [*COMMON, *LATENT, "rope_theta", "rope_scaling", "rope_parameters", "laye
 @given(st.sampled_from(sorted(FAMILIES)), st.dictionaries(st.sampled_from(KEYS), JSON, max_size=3))
 def test_no_config_escapes_as_anything_but_a_usage_error(family: str, damage: dict[str, Any]) -> None:
     config = {"model_type": family, **COMMON, **LATENT, "text_config": dict(COMMON), **damage}
-    try:
+    with suppress(UsageError):
         g = geometry_from_config(config, "m", "c")
-    except UsageError as error:
-        assert error.message
-    else:
         assert g.parameters is not None
         assert g.parameters > 0

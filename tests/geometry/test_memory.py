@@ -178,7 +178,7 @@ def test_padding_of_groups_that_do_not_divide_is_reported() -> None:
 
 
 def test_the_cut_is_the_cheapest_of_all_for_a_long_sequence() -> None:
-    """Naive twin: layers × blocks for every width, written out for 10 + 52 layers, window 8, block 16, 16,384 tokens."""
+    """Naive twin: layers × blocks for every width, for 10 + 52 layers, window 8, block 16, 16,384 tokens."""
 
     def cost(width: int) -> int:
         return width * (-(-10 // width) * 1024 + -(-52 // width) * 2)
