@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from kvbench.spec.engine import EngineSettings
 from kvbench.spec.fields import PARTIAL, Settings
-from kvbench.spec.identity import case_id, moot_keys
+from kvbench.spec.identity import case_id, deciding_text, moot_keys
 from kvbench.spec.keys import SECTIONS, SECTIONS_OF, Kind, column, value_at
 from kvbench.spec.matrix import MAX_CASES, Matrix, Rule, Setting, canonical, read_matrix
 from kvbench.spec.problems import Problem, SuiteError
@@ -47,13 +47,18 @@ class Case:
 
 @dataclass
 class Expansion:
-    """All cases and all that is wrong. `moot`: settings that decide nothing in any engine case, and why."""
+    """All cases and all that is wrong."""
 
     cases: list[Case] = field(default_factory=list)
     problems: list[Problem] = field(default_factory=list)
-    moot: dict[str, str] | None = None
+    moot: dict[str, dict[str, str]] = field(default_factory=dict)
+    """Section → its settings that decide nothing in any case, and why."""
     idle_rules: list[str] = field(default_factory=list)
     """Places of `exclude` and `only` entries that match no case."""
+
+    @property
+    def moot_everywhere(self) -> dict[str, str]:
+        return {key: why for section in self.moot.values() for key, why in section.items()}
 
 
 def expand(suite: Suite) -> list[Case]:
@@ -101,6 +106,16 @@ def _nothing_left(matrix: Matrix, count: int) -> Problem:
     return Problem(where, f"leaves none of the {count:,} combinations; expected at least one case")
 
 
+@dataclass
+class _Read:
+    """A section at a point: its settings, what is moot in them, and the text that goes into the id."""
+
+    settings: Settings
+    moot: dict[str, str]
+    text: str
+    is_used: bool = False
+
+
 class _Expander:
     """Multiplies out one kind. Sections are read once per combination of their own axes, not once per case."""
 
@@ -109,20 +124,23 @@ class _Expander:
         self.names = SECTIONS_OF[kind]
         self.base = {name: _base(suite, name) for name in self.names}
         self.refusals = Refusals()
-        self._partial: dict[tuple[str, ...], Any] = {}
-        self._whole: dict[tuple[str, ...], Any] = {}
+        self._partial: dict[tuple[str, ...], Settings] = {}
+        self._whole: dict[tuple[str, ...], _Read | None] = {}
 
     def run(self) -> None:
         exclude = [rule for rule in self.matrix.exclude if rule.kind == self.kind]
         only = [rule for rule in self.matrix.only if rule.kind == self.kind]
         used: set[str] = set()
         for point in self._points():
-            partial = {name: self._section(name, point, is_whole=False) for name in self.names}
-            excluding = {rule.place for rule in exclude if _matches(rule, partial)}
-            including = {rule.place for rule in only if _matches(rule, partial)}
-            used |= excluding | including
-            if not excluding and (including or not only):
-                self._add(point)
+            own = {name: [s for s in point if s.section == name] for name in self.names}
+            if exclude or only:
+                partial = {name: self._partial_section(name, own[name]) for name in self.names}
+                excluding = {rule.place for rule in exclude if _matches(rule, partial)}
+                including = {rule.place for rule in only if _matches(rule, partial)}
+                used |= excluding | including
+                if excluding or (only and not including):
+                    continue
+            self._add(point, own)
         self.expansion.problems += self.refusals.problems()
         self.expansion.idle_rules += [rule.place for rule in (*exclude, *only) if rule.place not in used]
 
@@ -131,58 +149,57 @@ class _Expander:
         for choice in itertools.product(*steps):
             yield tuple(itertools.chain.from_iterable(choice))
 
-    def _section(self, name: str, point: Point, *, is_whole: bool) -> Any:
-        """The settings of a section at a point; None, and noted, when the combination is impossible."""
-        own = [setting for setting in point if setting.key.startswith(f"{name}.")]
+    def _partial_section(self, name: str, own: list[Setting]) -> Settings:
         key = (name, *(setting.text for setting in own))
-        memory = self._whole if is_whole else self._partial
-        if key not in memory:
-            memory[key] = self._read(name, own, is_whole)
-        return memory[key]
+        if key not in self._partial:
+            data = _overlaid(self.base[name], own)
+            self._partial[key] = SECTIONS[name].model_validate(data, context=PARTIAL)
+        return self._partial[key]
 
-    def _read(self, name: str, own: list[Setting], is_whole: bool) -> Settings | None:
-        data = _overlaid(self.base[name], own)
+    def _whole_section(self, name: str, own: list[Setting]) -> _Read | None:
+        """None, and noted, when the combination is impossible."""
+        key = (name, *(setting.text for setting in own))
+        if key not in self._whole:
+            self._whole[key] = self._read(name, own)
+        return self._whole[key]
+
+    def _read(self, name: str, own: list[Setting]) -> _Read | None:
         try:
-            found = SECTIONS[name].model_validate(data, context=None if is_whole else PARTIAL)
+            settings = SECTIONS[name].model_validate(_overlaid(self.base[name], own))
         except ValidationError as error:
             self.refusals.refuse(own, problems_of(error, SECTIONS[name], name))
             return None
-        if is_whole:
-            self.refusals.accept(name, own)
-        return found
+        self.refusals.accept(name, own)
+        return _Read(settings, moot_keys(name, settings), deciding_text(name, settings))
 
-    def _add(self, point: Point) -> None:
-        whole = {name: self._section(name, point, is_whole=True) for name in self.names}
-        if any(settings is None for settings in whole.values()):
+    def _add(self, point: Point, own: dict[str, list[Setting]]) -> None:
+        found = {name: self._whole_section(name, own[name]) for name in self.names}
+        reads = {name: read for name, read in found.items() if read is not None}
+        if len(reads) < len(found):
             return
-        if self.kind == "engine":
-            self._note_moot(moot_keys(whole))
+        for name, read in reads.items():
+            self._note_moot(name, read)
+        texts = {name: read.text for name, read in reads.items()}
+        sections: dict[str, Any] = {name: read.settings for name, read in reads.items()}
         self.expansion.cases.append(
             Case(
-                case_id(self.kind, whole, self.suite.measure.cache_state),
+                case_id(self.kind, texts, self.suite.measure.cache_state),
                 self.kind,
-                {column(setting.key): scalar(setting.value) for setting in point},
-                whole.get("model") or self.suite.model,
-                whole.get("engine"),
-                whole.get("workload"),
-                whole.get("kernel"),
+                {column(setting.key): setting.cell for setting in point},
+                sections.get("model", self.suite.model),
+                sections.get("engine"),
+                sections.get("workload"),
+                sections.get("kernel"),
             )
         )
 
-    def _note_moot(self, moot: dict[str, str]) -> None:
-        known = self.expansion.moot
-        self.expansion.moot = moot if known is None else {key: why for key, why in known.items() if key in moot}
-
-
-def scalar(value: Any) -> Any:
-    """An axis value as a table cell: a length distribution becomes text, a constant one its number."""
-    if not isinstance(value, Settings):
-        return canonical(value) if isinstance(value, list) else value
-    parts = value.model_dump(mode="json", exclude_none=True)
-    kind = parts.pop("kind")
-    if kind == "constant" and list(parts) == ["value"]:
-        return parts["value"]
-    return f"{kind}({', '.join(f'{name}={part}' for name, part in parts.items())})"
+    def _note_moot(self, name: str, read: _Read) -> None:
+        """Keep what is moot in every case that there is."""
+        if not read.is_used:
+            read.is_used = True
+            known = self.expansion.moot.get(name)
+            both = read.moot if known is None else {key: why for key, why in known.items() if key in read.moot}
+            self.expansion.moot[name] = both
 
 
 def _base(suite: Suite, name: str) -> dict[str, Any]:
@@ -228,6 +245,6 @@ def _refuse_duplicates(expansion: Expansion) -> None:
 def _moot_axes(case: Case) -> str:
     """Why: which of the varied settings decide nothing here."""
     sections = {"model": case.model, "engine": case.engine, "workload": case.workload}
-    moot = moot_keys(sections) if case.kind == "engine" else {}
-    whys = [f"{column(key)} decides nothing while {why}" for key, why in moot.items() if column(key) in case.axes]
+    moot = [item for name, found in sections.items() if found for item in moot_keys(name, found).items()]
+    whys = [f"{column(key)} decides nothing while {why}" for key, why in moot if column(key) in case.axes]
     return f": {', '.join(whys)}" if whys else ""

@@ -23,7 +23,7 @@ def filled_in(suite: Suite) -> dict[str, Any]:
     data |= {name: whole.get(name) or _defaults(name) for name in sections}
     data |= {name: whole[name] for name in ("measure", "slo", "axes", "zip", "exclude", "only") if whole[name]}
     varied = [key for dimension in matrix.dimensions for key in dimension.keys]
-    for key in (*varied, *(expand_all(suite).moot or {})):
+    for key in (*varied, *expand_all(suite).moot_everywhere):
         drop_fixed(data, key)
     _write_sizes(data.get("engine", {}))
     return data

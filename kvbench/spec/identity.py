@@ -1,7 +1,7 @@
 """What makes two cases the same: their deciding settings, hashed.
 
 A setting that another one switches off decides nothing: it stays out of the id, so that sweeping it is refused as a
-duplicate instead of measuring the same thing twice.
+duplicate instead of measuring the same thing twice. What switches what off stays within one section.
 """
 
 from __future__ import annotations
@@ -15,75 +15,51 @@ from typing import Any
 from kvbench.spec.fields import Settings
 from kvbench.spec.workload import LENGTH_NUMBERS, Lengths
 
-Sections = Mapping[str, Any]
-
 
 @dataclass(frozen=True, slots=True)
 class Moot:
-    """`keys` decide nothing while `when` holds; `why` says so to people. A table's name covers all its settings."""
+    """`keys` of a section decide nothing while `when` holds; `why` says so to people. A table's name covers all its
+    settings."""
 
     keys: tuple[str, ...]
     why: str
-    when: Callable[[Sections], bool]
+    when: Callable[[Any], bool]
 
 
-def _is_synthetic(case: Sections) -> bool:
-    return bool(case["workload"].source == "synthetic")
-
-
-_TRACE_ONLY = ("trace", "format", "limit", "scale_time", "scale_tokens")
+TRACE_ONLY = ("trace", "format", "limit", "scale_time", "scale_tokens")
 SYNTHETIC_ONLY = ("requests", "input_tokens", "prefix", "sessions")
 
-ENGINE_RULES: tuple[Moot, ...] = (
-    Moot(("engine.host_memory",), 'engine.offload is "none"', lambda c: c["engine"].offload == "none"),
-    Moot(
-        ("engine.hash_function", "engine.eviction"),
-        'engine.prefix_cache is "none"',
-        lambda c: c["engine"].prefix_cache == "none",
+RULES: dict[str, tuple[Moot, ...]] = {
+    "model": (Moot(("seed",), 'model.weights is "checkpoint"', lambda m: m.weights == "checkpoint"),),
+    "engine": (
+        Moot(("host_memory",), 'engine.offload is "none"', lambda e: e.offload == "none"),
+        Moot(("hash_function", "eviction"), 'engine.prefix_cache is "none"', lambda e: e.prefix_cache == "none"),
     ),
-    Moot(tuple(f"workload.{key}" for key in _TRACE_ONLY), 'workload.source is "synthetic"', _is_synthetic),
-    Moot(
-        tuple(f"workload.{key}" for key in SYNTHETIC_ONLY),
-        'workload.source is "trace"',
-        lambda c: not _is_synthetic(c),
+    "workload": (
+        Moot(TRACE_ONLY, 'workload.source is "synthetic"', lambda w: w.source == "synthetic"),
+        Moot(SYNTHETIC_ONLY, 'workload.source is "trace"', lambda w: w.source == "trace"),
+        Moot(("arrival.rate",), 'workload.arrival.kind is not "poisson"', lambda w: w.arrival.kind != "poisson"),
+        Moot(("scale_time",), 'workload.arrival.kind is not "recorded"', lambda w: w.arrival.kind != "recorded"),
+        Moot(("prefix.tokens", "prefix.zipf"), "workload.prefix.groups is 0", lambda w: w.prefix.groups == 0),
+        Moot(("sessions.think_time_s",), "workload.sessions.turns is 1", lambda w: w.sessions.turns == 1),
+        Moot(
+            ("sampling.top_k", "sampling.top_p"),
+            "workload.sampling.temperature is 0",
+            lambda w: w.sampling.temperature == 0,
+        ),
     ),
-    Moot(
-        ("workload.arrival.rate",),
-        'workload.arrival.kind is not "poisson"',
-        lambda c: c["workload"].arrival.kind != "poisson",
-    ),
-    Moot(
-        ("workload.scale_time",),
-        'workload.arrival.kind is not "recorded"',
-        lambda c: c["workload"].arrival.kind != "recorded",
-    ),
-    Moot(
-        ("workload.prefix.tokens", "workload.prefix.zipf"),
-        "workload.prefix.groups is 0",
-        lambda c: c["workload"].prefix.groups == 0,
-    ),
-    Moot(
-        ("workload.sessions.think_time_s",),
-        "workload.sessions.turns is 1",
-        lambda c: c["workload"].sessions.turns == 1,
-    ),
-    Moot(
-        ("workload.sampling.top_k", "workload.sampling.top_p"),
-        "workload.sampling.temperature is 0",
-        lambda c: c["workload"].sampling.temperature == 0,
-    ),
-    Moot(("model.seed",), 'model.weights is "checkpoint"', lambda c: c["model"].weights == "checkpoint"),
-)
+}
 
 
-def moot_keys(case: Sections) -> dict[str, str]:
-    """Key (or table) → why it decides nothing in this engine case."""
-    if "engine" not in case:
-        return {}
-    found = {key: rule.why for rule in ENGINE_RULES if rule.when(case) for key in rule.keys}
-    return found | _moot_lengths("workload.input_tokens", case["workload"].input_tokens) | _moot_lengths(
-        "workload.output_tokens", case["workload"].output_tokens
-    )  # fmt: skip
+def moot_keys(section: str, settings: Settings) -> dict[str, str]:
+    """Dotted key of a setting or table → why it decides nothing in this section."""
+    rules = [rule for rule in RULES.get(section, ()) if rule.when(settings)]
+    found = {f"{section}.{key}": rule.why for rule in rules for key in rule.keys}
+    for name in type(settings).model_fields:
+        value = getattr(settings, name)
+        if isinstance(value, Lengths):
+            found |= _moot_lengths(f"{section}.{name}", value)
+    return found
 
 
 def _moot_lengths(path: str, lengths: Lengths) -> dict[str, str]:
@@ -93,22 +69,23 @@ def _moot_lengths(path: str, lengths: Lengths) -> dict[str, str]:
     return {f"{path}.{name}": f'{path}.kind is "{lengths.kind}"' for name in sorted(numbers - used)}
 
 
-def case_id(kind: str, case: Sections, cache_state: str) -> str:
-    """12 hex digits over the kind and every setting that decides the result."""
-    deciding = deciding_settings(case)
-    if kind == "engine":
-        deciding["measure"] = {"cache_state": cache_state}
-    text = json.dumps({"kind": kind, **deciding}, sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()[:12]
-
-
-def deciding_settings(case: Sections) -> dict[str, Any]:
-    """Every section as plain data without what is moot."""
-    data = {name: settings.model_dump(mode="json") for name, settings in case.items() if isinstance(settings, Settings)}
-    for key in moot_keys(case):
-        *tables, last = key.split(".")
+def deciding_text(section: str, settings: Settings) -> str:
+    """The section as JSON with sorted keys, without what is moot."""
+    data = settings.model_dump(mode="json")
+    for key in moot_keys(section, settings):
+        _, *tables, last = key.split(".")
         inner: Any = data
         for table in tables:
             inner = inner.get(table, {})
         inner.pop(last, None)
-    return data
+    return json.dumps(data, sort_keys=True)
+
+
+def case_id(kind: str, texts: Mapping[str, str], cache_state: str) -> str:
+    """12 hex digits of the sha256 over the kind, the deciding text of every section, and for an engine case the state
+    of its cache at the start, as one JSON object with sorted keys."""
+    parts = {"kind": json.dumps(kind), **texts}
+    if kind == "engine":
+        parts["measure"] = json.dumps({"cache_state": cache_state})
+    text = ", ".join(f'"{name}": {parts[name]}' for name in sorted(parts))
+    return hashlib.sha256(f"{{{text}}}".encode()).hexdigest()[:12]

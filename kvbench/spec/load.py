@@ -124,7 +124,7 @@ def check(data: dict[str, Any]) -> tuple[Suite | None, list[Problem]]:
 def _ignored(document: Document, expansion: Expansion) -> Iterator[Problem]:
     """What a file says in vain: settings that an axis or another setting overrules, rules that match nothing."""
     varied = {key for group in (document.data.get("axes", {}), *document.data.get("zip", [])) for key in group}
-    moot = expansion.moot or {}
+    moot = expansion.moot_everywhere
     for key in _fixed_keys(document.data):
         parents = {key, *(key[:at] for at, letter in enumerate(key) if letter == ".")}
         if parents & varied:

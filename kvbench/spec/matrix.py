@@ -26,6 +26,9 @@ class Setting:
     key: str
     value: Any
     text: str
+    cell: Any
+    """The value in a table."""
+    section: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +72,17 @@ def canonical(value: Any) -> str:
     """One text per value, whatever its spelling and the order of its keys."""
     plain = value.model_dump(mode="json", exclude_none=True) if isinstance(value, Settings) else value
     return json.dumps(plain, sort_keys=True)
+
+
+def table_cell(value: Any) -> Any:
+    """A value in a table: a length distribution becomes text, a constant one its number."""
+    if not isinstance(value, Settings):
+        return canonical(value) if isinstance(value, list) else value
+    parts = value.model_dump(mode="json", exclude_none=True)
+    kind = parts.pop("kind")
+    if kind == "constant" and list(parts) == ["value"]:
+        return parts["value"]
+    return f"{kind}({', '.join(f'{name}={part}' for name, part in parts.items())})"
 
 
 def read_matrix(data: Mapping[str, Any]) -> Matrix:
@@ -161,7 +175,7 @@ def _read(matrix: Matrix, key: str, value: Any, place: str, at: str) -> Setting 
             inner = problem.key.removeprefix(key).lstrip(".")
             matrix.problems.append(Problem(place, f"{inner}: {problem.text}" if inner else problem.text, at=at))
         return None
-    return Setting(key, read, canonical(read))
+    return Setting(key, read, canonical(read), table_cell(read), key.partition(".")[0])
 
 
 def _check_overlaps(matrix: Matrix) -> None:

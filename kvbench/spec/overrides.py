@@ -166,7 +166,7 @@ def _put(data: dict[str, Any], change: _Change) -> Iterator[Problem]:
 
 def _refuse_moot(suite: Suite, changes: list[_Change]) -> None:
     """An override that decides nothing in any case would be accepted and ignored."""
-    moot = expand_all(suite).moot or {}
+    moot = expand_all(suite).moot_everywhere
     problems = [
         Problem(f"-a {change.text}", f"has no effect while {why}")
         for change in changes

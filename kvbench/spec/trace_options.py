@@ -92,7 +92,7 @@ def _replace(data: dict[str, Any], key: str, value: Any) -> None:
 
 
 def _refuse_moot_options(changed: LoadedSuite, given: dict[str, Any]) -> None:
-    moot = expand_all(changed.suite).moot or {}
+    moot = expand_all(changed.suite).moot_everywhere
     for key in given:
         if why := moot.get(f"workload.{key}"):
             raise UsageError(f"--{key.replace('_', '-')} has no effect while {why}", hint="leave it out")
