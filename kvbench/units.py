@@ -10,6 +10,7 @@ from kvbench.errors import UsageError
 _BINARY = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
 _DECIMAL = {"kB": 10**3, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 _SIZE = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*)\s*")
+LARGEST_SIZE = 2**63 - 1
 _TIME_STEPS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
 
 
@@ -20,7 +21,7 @@ def parse_bytes(text: str | int) -> int:
     found = _SIZE.fullmatch(str(text))
     unit = found.group(2) if found else ""
     scale = {**_BINARY, **_DECIMAL, "": 1}.get(unit)
-    if found is None or scale is None:
+    if found is None or scale is None or float(found.group(1)) * scale > LARGEST_SIZE:
         raise UsageError(
             f"{text!r} is not a size in bytes", hint="write a number with B, KiB, MiB, GiB, MB or GB, as in 64MiB"
         )

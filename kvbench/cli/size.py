@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -97,7 +98,7 @@ def _lengths(text: str | None, context: int) -> tuple[Lengths, ...]:
                 f"--lengths {lengths.label}: longer than the longest context of {format_count(context)} tokens",
                 hint="raise --max-context if the model is served beyond what its config says",
             )
-    return tuple(found)
+    return tuple(lengths.up_to(context) for lengths in found)
 
 
 def _headroom(headroom: str | None, utilization: float | None, memory_bytes: int) -> int:
@@ -105,6 +106,8 @@ def _headroom(headroom: str | None, utilization: float | None, memory_bytes: int
         raise UsageError("--headroom and --utilization are two ways to say one thing", hint="give one of them")
     if headroom is not None:
         return parse_bytes(headroom)
+    if utilization is not None and math.isnan(utilization):
+        raise UsageError("--utilization is not a number", hint="give a share, as in 0.9")
     return memory_bytes - int(memory_bytes * (0.9 if utilization is None else utilization))
 
 
@@ -232,6 +235,9 @@ def _length_table(found: dict[str, Any]) -> Table:
     )
     if any(x["sequences"] > most for p in found["pools"] for x in p["lengths"]):
         note += f" · more than --max-sequences {most} would need a larger limit"
+    cut = {x["length"]: x["clipped_share"] for p in found["pools"] for x in p["lengths"] if x["clipped_share"]}
+    for label, share in cut.items():
+        note += f" · {share:.1%} of {label} are cut to the longest context"
     return Table("What fits at once", columns, rows, frozenset(range(1, 9)), note)
 
 

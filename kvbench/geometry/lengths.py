@@ -23,6 +23,12 @@ class Lengths:
 
     label: str
     tokens: tuple[int, ...]
+    clipped_share: float = 0.0
+
+    def up_to(self, longest: int) -> Lengths:
+        """The same with longer ones cut to `longest`, and the share that was cut."""
+        cut = sum(tokens > longest for tokens in self.tokens)
+        return Lengths(self.label, tuple(min(t, longest) for t in self.tokens), cut / len(self.tokens))
 
     @property
     def mean(self) -> float:

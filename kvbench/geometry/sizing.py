@@ -143,6 +143,7 @@ def _length(budget: Budget, lengths: Lengths) -> dict[str, Any]:
     return {
         "length": lengths.label,
         "mean_tokens": lengths.mean,
+        "clipped_share": lengths.clipped_share,
         "blocks_per_sequence": float(need),
         "bytes_per_sequence": float(need * layout.block_bytes),
         "padding_bytes_per_sequence": padding,

@@ -35,7 +35,7 @@ def gpu_controlled(nvml: Nvml, handle: Any) -> dict[str, Any]:
         "max_sm_clock_hz": _clock(nvml, "nvmlDeviceGetMaxClockInfo", handle, "NVML_CLOCK_SM"),
         "max_memory_clock_hz": _clock(nvml, "nvmlDeviceGetMaxClockInfo", handle, "NVML_CLOCK_MEM"),
         "persistence_mode": _mode(nvml.read("nvmlDeviceGetPersistenceMode", handle)),
-        "compute_mode": COMPUTE_MODES.get(_whole(nvml.read("nvmlDeviceGetComputeMode", handle), -1)),
+        "compute_mode": _named(COMPUTE_MODES, nvml.read("nvmlDeviceGetComputeMode", handle)),
         "nvlinks": _nvlinks(nvml, handle),
     }
 
@@ -120,11 +120,16 @@ def _first(pair: Any) -> Any:
 
 
 def _mode(value: Any) -> str | None:
-    return ON_OFF.get(_whole(value, -1))
+    return _named(ON_OFF, value)
 
 
-def _whole(value: Any, default: Any = None) -> Any:
-    return int(value) if isinstance(value, int) and not isinstance(value, bool) else default
+def _named(names: dict[int, str], value: Any) -> str | None:
+    whole = _whole(value)
+    return None if whole is None else names.get(whole)
+
+
+def _whole(value: Any) -> int | None:
+    return int(value) if isinstance(value, int) and not isinstance(value, bool) else None
 
 
 def _scaled(value: Any, scale: float) -> float | None:

@@ -100,6 +100,16 @@ def test_a_lognormal_has_the_median_and_percentile_it_was_given() -> None:
     assert parse_lengths("lognormal(500,500)")[0].tokens == (500,) * 1000
 
 
+def test_draws_beyond_the_longest_context_are_cut_and_counted() -> None:
+    """Half of a lognormal lies above its median."""
+    found = _json(*LLAMA, "--gpu", "h100", "--max-context", "1000", "--lengths", "lognormal(1000,4000)")
+    length = found["pools"][0]["lengths"][0]
+    assert length["clipped_share"] == pytest.approx(0.5, abs=0.002)
+    assert length["mean_tokens"] < 1000
+    table = _run(*LLAMA, "--gpu", "h100", "--max-context", "1000", "--lengths", "lognormal(1000,4000)").stdout
+    assert "are cut to the longest context" in " ".join(table.split())
+
+
 def test_lengths_are_read_with_their_suffixes() -> None:
     assert [x.tokens[0] for x in parse_lengths("1k, 8k,1500 , 1.5k,1m")] == [1024, 8192, 1500, 1536, 1 << 20]
     assert [x.label for x in parse_lengths("1k,lognormal(1k,2k),7")] == ["1k", "lognormal(1k,2k)", "7"]
@@ -139,6 +149,10 @@ def test_the_way_out_is_tried_not_guessed() -> None:
         ([*LLAMA, "--gpu", "h100", "--memory", "1GiB"], "--gpu and --memory"),
         ([*LLAMA, "--memory", "lots"], "lots"),
         ([*LLAMA, "--memory", "0"], "0 bytes"),
+        ([*LLAMA, "--memory", "9" * 400], "size in bytes"),
+        ([*LLAMA, "--gpu", "9" * 400 + "GiB"], "size in bytes"),
+        ([*LLAMA, "--memory", "9999999TiB"], "size in bytes"),
+        ([*LLAMA, "--gpu", "h100", "--utilization", "nan"], "--utilization"),
         ([*LLAMA, "--gpu", "h100", "--tp", "3"], "32 query heads"),
         ([*LLAMA, "--gpu", "h100", "--weights", "fp7"], "fp7"),
         ([*LLAMA, "--gpu", "h100", "--kv-dtype", "bf16,fp9"], "fp9"),
