@@ -213,3 +213,10 @@ def test_any_question_has_an_answer_or_one_clear_error(
         assert pool["lengths"][0]["sequences"] * pool["lengths"][0]["bytes_per_sequence"] <= memory
     else:
         assert isinstance(result.exception, KvbenchError)
+
+
+def test_every_option_is_documented() -> None:
+    page = (Path(__file__).resolve().parents[2] / "docs" / "size.md").read_text()
+    for parameter in size.params:
+        for name in parameter.opts:
+            assert f"`{name}" in page or f" `{name}" in page, name

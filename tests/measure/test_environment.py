@@ -193,3 +193,14 @@ for command, arguments in ((size, ["--model", "llama-3.1-8b", "--gpu", "h200"]),
 def test_geometry_devices_size_and_doctor_need_no_torch() -> None:
     done = subprocess.run([sys.executable, "-c", BLOCKED], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def test_the_manifest_keeps_the_classes_of_the_captured_machine() -> None:
+    pytest.importorskip("pyarrow")
+    from kvbench.store.manifest import build_manifest
+
+    found = capture()
+    manifest = build_manifest({"run_id": "r"}, environment=found)
+    assert manifest["controlled"]["system"] == found["controlled"]
+    assert manifest["environment"] == found["environment"]
+    assert manifest["volatile"]["readings"] == found["volatile"]
