@@ -43,15 +43,18 @@ class Settings(BaseModel):
         return self
 
 
+_LONGEST_SIZE = 40
+
+
 def _size(value: Any) -> Any:
     if not isinstance(value, str):
         return value
+    if len(value) > _LONGEST_SIZE:
+        raise ValueError(f"{value[:_LONGEST_SIZE]!r}… is not a size in bytes such as 64MiB")
     try:
         return parse_bytes(value)
     except UsageError as error:
         raise ValueError(f"{error.message}; {error.hint}") from None
-    except OverflowError:
-        raise ValueError(f"{value[:20]}… is more bytes than any machine has") from None
 
 
 def _size_or_auto(value: Any) -> Any:

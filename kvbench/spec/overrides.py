@@ -69,6 +69,8 @@ def _read(text: str, suite: Suite) -> _Change:
     name = name.strip()
     if not equals or not name:
         raise UsageError("expected key=value, or key=value,value for an axis")
+    if any("\ud800" <= letter <= "\udfff" for letter in text):
+        raise UsageError("not text that a file could hold: it is not UTF-8")
     keys = resolve(name, suite)
     pieces = [piece.strip() for piece in _split(values)]
     if not all(pieces):
