@@ -98,7 +98,7 @@ class Host:
 
     def meminfo(self, key: str) -> int | None:
         """A line of /proc/meminfo, in bytes."""
-        found = re.search(rf"^{re.escape(key)}:\s*(\d+) kB", self.text("proc/meminfo") or "", re.MULTILINE)
+        found = re.search(rf"^{re.escape(key)}:\s*([0-9]{{1,18}}) kB", self.text("proc/meminfo") or "", re.MULTILINE)
         return int(found.group(1)) * 1024 if found else None
 
     def _cgroup_folders(self, controller: str) -> list[str]:
@@ -116,7 +116,5 @@ class Host:
 
 
 def _int(text: str | None) -> int | None:
-    try:
-        return int(text) if text else None
-    except ValueError:
-        return None
+    """A whole number of at most 19 digits, as the kernel writes them; everything else is no number."""
+    return int(text) if text and re.fullmatch(r"-?[0-9]{1,19}", text) else None

@@ -137,16 +137,16 @@ def _switch(value: int | None) -> str | None:
 
 def _khz(text: str | None) -> list[float] | None:
     """Clocks in hertz from the kernel's kHz, one per different value."""
-    found = [float(part) * 1e3 for part in (text or "").split("/") if part.isdigit()]
+    found = [float(part) * 1e3 for part in (text or "").split("/") if re.fullmatch(r"[0-9]{1,12}", part)]
     return sorted(found) or None
 
 
 def _numa_nodes(host: Host) -> int | None:
     online = host.text("sys/devices/system/node/online")
-    if not online or not re.fullmatch(r"[\d,-]+", online):
+    if not online or not re.fullmatch(r"[0-9]{1,6}(-[0-9]{1,6})?(,[0-9]{1,6}(-[0-9]{1,6})?)*", online):
         return None
-    spans = [part.split("-") for part in online.split(",") if part]
-    return sum(int(span[-1]) - int(span[0]) + 1 for span in spans if all(n.isdigit() for n in span))
+    spans = [part.split("-") for part in online.split(",")]
+    return sum(int(span[-1]) - int(span[0]) + 1 for span in spans)
 
 
 def _chosen(text: str | None) -> str | None:
@@ -167,4 +167,4 @@ def _loads(host: Host) -> list[float] | None:
 
 
 def _is_number(word: str) -> bool:
-    return re.fullmatch(r"\d+(\.\d+)?", word) is not None
+    return re.fullmatch(r"[0-9]{1,9}(\.[0-9]{1,9})?", word) is not None

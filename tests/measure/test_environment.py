@@ -11,7 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvbench.devices.host import Host
@@ -114,7 +114,11 @@ def test_cpu_settings_are_read(tmp_path: Path) -> None:
     }  # fmt: skip
 
 
-@given(st.text(max_size=40), st.text(max_size=40))
+GARBLE = st.text(max_size=40) | st.text("0123456789²٣ -,./kB:\nMemTotal", max_size=40)
+
+
+@settings(max_examples=300, deadline=None)
+@given(GARBLE, GARBLE)
 def test_garbled_system_files_break_nothing(text: str, other: str) -> None:
     class Garbled(Host):
         def text(self, path: str) -> str | None:
