@@ -57,7 +57,7 @@ def recorded_requests(trace: Trace, settings: WorkloadSettings) -> tuple[list[Re
 
 def ratio(value: float) -> Fraction:
     """The simple fraction that a person meant by 0.0625 or 0.1, else the float's exact value."""
-    simple = Fraction(value).limit_denominator(1_000_000)
+    simple = Fraction(value).limit_denominator(1_000_000_000)
     return simple if abs(float(simple) - value) <= 1e-12 * value else Fraction(value)
 
 

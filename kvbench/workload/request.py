@@ -22,7 +22,8 @@ class Request:
     """What to serve.
 
     `arrival_s` counts from the start of the workload; with `after` set the request arrives `think_time_s`
-    after request `after` has finished, and `arrival_s` is only its earliest moment (0).
+    after request `after` has finished, and `arrival_s` (its conversation's start, or what a trace records) is only
+    its earliest moment.
     `output` names the ids that are appended when outputs are forced, None when they are the model's own.
     `sum(segment.length for segment in prompt) == input_tokens` always.
     """

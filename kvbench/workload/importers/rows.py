@@ -64,7 +64,7 @@ def nanoseconds(value: Any, scale: int, name: str) -> int:
         value = _number(value, name)
     if type(value) not in (int, float) or value != value or value in (math.inf, -math.inf):
         raise MalformedError(f"{name} is {shown(value)}, not a time")
-    time = int(round(value * scale)) if abs(value) < MAX_NS else MAX_NS
+    time: int = round(value * scale) if abs(value) < MAX_NS else MAX_NS
     if abs(time) >= MAX_NS:
         raise MalformedError(f"{name} is {shown(value)}, more than a century away")
     return time
