@@ -65,7 +65,7 @@ def sweep(
 
 def _run(plan: Any, out: Path, resume: Path | None, run_implied: bool, fmt: str) -> int:
     from kvbench.console import say
-    from kvbench.report.render import render_run
+    from kvbench.report.tables import render_run
     from kvbench.sweep.run import run_plan
 
     run = run_plan(plan, out=out, resume=resume, run_implied=run_implied)
@@ -82,7 +82,8 @@ def _loaded(
 ) -> LoadedSuite:
     """The suite with all that the command line changes; of the resumed run when none is named."""
     from kvbench.spec.load import load_suite
-    from kvbench.spec.overrides import apply_overrides, with_trace
+    from kvbench.spec.overrides import apply_overrides
+    from kvbench.spec.trace_options import with_trace
     from kvbench.sweep.resume import suite_of
 
     if suite is None and resume is None:

@@ -96,6 +96,19 @@ class Host:
                 return limit
         return None
 
+    def available_bytes(self) -> int | None:
+        """Memory that a new allocation can get without swapping: by the kernel, and by what the control groups leave."""
+        folders = self._cgroup_folders("memory")
+        lefts = [self.meminfo("MemAvailable"), *map(self._memory_left_at, folders)]
+        return min((left for left in lefts if left is not None), default=None)
+
+    def _memory_left_at(self, folder: str) -> int | None:
+        """Limit less use, page cache counted as free; None without a limit."""
+        limit = self._memory_limit_at(folder)
+        used = self.number(f"{folder}/memory.current") or self.number(f"{folder}/memory.usage_in_bytes")
+        cache = re.search(r"^(?:total_)?inactive_file ([0-9]{1,18})$", self.text(f"{folder}/memory.stat") or "", re.M)
+        return None if limit is None or used is None else limit - used + (int(cache.group(1)) if cache else 0)
+
     def meminfo(self, key: str) -> int | None:
         """A line of /proc/meminfo, in bytes."""
         found = re.search(rf"^{re.escape(key)}:\s*([0-9]{{1,18}}) kB", self.text("proc/meminfo") or "", re.MULTILINE)

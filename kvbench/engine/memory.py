@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
+from kvbench.devices.host import Host
 from kvbench.errors import CannotRunError, UsageError
 from kvbench.geometry.memory import pool_layout
 from kvbench.units import format_bytes
@@ -94,11 +94,6 @@ def _way_out(settings: EngineSettings) -> str:
 
 
 def free_host_bytes() -> int:
-    """Memory that a new allocation can get without swapping; Linux says, elsewhere the free pages."""
-    try:
-        for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
-            if line.startswith("MemAvailable:"):
-                return int(line.split()[1]) * 1024
-    except OSError:
-        pass
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
+    """Memory that a new allocation can get without swapping; half of the pages where the system does not say."""
+    known = Host().available_bytes()
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2 if known is None else known

@@ -25,6 +25,7 @@ IDENTITY_COLUMNS = (
     Column("model_family", "string", "", "Its Hugging Face model type."),
     Column("attention_mode", "string", "", "mha, gqa, mqa or mla, with `+window` where some layer has one."),
     Column("attention_backend", "string", "", "The attention kernel that ran, as resolved."),
+    Column("buffers", "string", "", "kernel cases: hot, every call reads the same blocks."),
     Column("weight_dtype_resolved", "string", "", "Weights as computed with."),
     Column("cache_dtype", "string", "", "K and V as stored."),
     Column("workload_digest", "string", "", "The requests that were run, in `workload.parquet`."),
@@ -135,7 +136,6 @@ KERNEL_METRICS = (
     _ratio("copy_bytes_per_s", "B/s", "Plain memory copy measured in the same process, where it was."),
     _ratio("error_max_abs", "", "Largest difference from attention over K and V before they were stored.", "lower"),
     _ratio("error_rel_rms", "", "Root mean square of the difference, relative to the reference's.", "lower"),
-    Column("buffers", "string", "", "hot: every call reads the same blocks."),
 )
 
 NUMERIC_ERROR = (

@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from kvbench.devices.facts import Device
+from kvbench.devices.host import Host
 from kvbench.engine.families import FAMILIES
 from kvbench.errors import CannotRunError, UsageError
 from kvbench.geometry.model import ModelGeometry
 from kvbench.measure.job import CaseJob
 from kvbench.measure.kernel_geometry import one_layer
-from kvbench.measure.threads import available_threads
 from kvbench.spec.cases import Case, expand
 from kvbench.spec.engine import EngineSettings
 from kvbench.spec.load import LoadedSuite
@@ -111,7 +111,7 @@ def make_plan(loaded: LoadedSuite, *, repetitions: int | None = None) -> SweepPl
     the arithmetic, when no case at all can run on this machine."""
     suite = loaded.suite
     device = resolve.find_device(suite.measure.device)
-    threads = available_threads() if suite.measure.threads == "auto" else int(suite.measure.threads)
+    threads = Host().usable_cores() if suite.measure.threads == "auto" else int(suite.measure.threads)
     plan = SweepPlan(loaded, device, threads, repetitions or suite.measure.repetitions, [])
     planner = _Planner(plan)
     plan.cases = [planner.plan(case) for case in expand(suite)]

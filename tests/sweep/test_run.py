@@ -1,0 +1,163 @@
+"""A suite measured for real: what lands in the run folder, and what a second start keeps."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import kvbench
+from kvbench.errors import CannotRunError, UsageError
+from kvbench.measure.job import sample_row
+from kvbench.spec.load import LoadedSuite
+from kvbench.store.parts import Sample
+from kvbench.store.run import RunFolder
+from kvbench.sweep import plan as plan_module
+from kvbench.sweep.plan import make_plan
+from kvbench.sweep.run import run_suite
+
+Mini = Callable[..., LoadedSuite]
+
+
+def test_every_case_ends_as_rows_that_agree_with_each_other(mini: Mini, tmp_path: Path) -> None:
+    run = run_suite(mini(), out=tmp_path / "out")
+    assert list(run.cases["status"]) == ["ok", "ok"]
+    assert list(run.cases["block_size"]) == [4, 16]
+    for _, case in run.cases.iterrows():
+        requests = run.requests[run.requests["case_id"] == case["case_id"]]
+        steps = run.steps[run.steps["case_id"] == case["case_id"]]
+        workload = run.workload[run.workload["workload_digest"] == case["workload_digest"]]
+        assert sorted(requests["input_tokens"]) == sorted(workload["input_tokens"])
+        assert requests["output_tokens"].sum() == case["output_tokens_total"] == 4 * 4
+        assert steps["prefill_tokens"].sum() == workload["input_tokens"].sum()
+        # the first output token of a request comes out of its prefill
+        assert steps["decode_tokens"].sum() == 4 * 3
+        assert (steps["kv_blocks_total"] * 0 + case["kv_blocks_total"] == steps["kv_blocks_total"]).all()
+
+
+def test_the_manifest_names_every_file_by_its_digest(mini: Mini, tmp_path: Path) -> None:
+    run = run_suite(mini(), out=tmp_path / "out")
+    named = run.manifest["files"]
+    assert {"cases.parquet", "requests.parquet", "steps.parquet", "workload.parquet", "plan.json"} <= named.keys()
+    for name, digest in named.items():
+        assert hashlib.sha256((run.path / name).read_bytes()).hexdigest() == digest
+
+
+def test_the_python_door_is_the_same_run(mini: Mini, tmp_path: Path) -> None:
+    run = kvbench.run_suite(mini(('"engine.block_size" = [4, 16]', '"engine.block_size" = [4]')), out=tmp_path)
+    again = kvbench.open_run(run.path)
+    assert again.cases.equals(run.cases)
+
+
+def test_m01_more_repetitions_keep_those_that_are_there(mini: Mini, tmp_path: Path) -> None:
+    """A finished run of 1 repetition is resumed with 2: the missing ones run, the first are kept as they were."""
+    first = run_suite(mini(), out=tmp_path)
+    before = first.cases.set_index("case_id")["started_at"].to_dict()
+    second = run_suite(mini(), resume=first.path, repetitions=2)
+    assert second.path == first.path
+    assert sorted(zip(second.cases["block_size"], second.cases["sample"], strict=True)) == [
+        (4, 0), (4, 1), (16, 0), (16, 1),
+    ]  # fmt: skip
+    kept = second.cases[second.cases["sample"] == 0].set_index("case_id")["started_at"]
+    assert kept.to_dict() == before
+
+
+def test_m02_a_changed_fixed_setting_is_recognised_by_content(mini: Mini, tmp_path: Path) -> None:
+    """Other output lengths, same folder: every case is measured anew, no old row stands in for it."""
+    first = run_suite(mini(), out=tmp_path)
+    before = set(first.cases["case_id"])
+    second = run_suite(mini(("output_tokens = 4", "output_tokens = 5")), resume=first.path)
+    assert not set(second.cases["case_id"]) & before
+    assert list(second.cases["output_tokens_total"]) == [20, 20]
+
+
+def test_m03_a_failed_repetition_is_taken_again_and_the_others_are_kept(mini: Mini, tmp_path: Path) -> None:
+    """One sample of two failed; resume retries that one."""
+    plan = make_plan(mini())
+    with RunFolder.create(tmp_path, plan.to_dict()) as folder:
+        bad = plan.cases[0].job
+        folder.add(Sample(bad.case_id, 0, bad.fingerprint, sample_row(bad, "crash", "killed")))
+        path = folder.path
+    half = run_suite(mini(), resume=path).cases
+    assert list(half["status"]) == ["ok", "ok"]
+    whole = run_suite(mini(), resume=path).cases
+    assert list(whole["started_at"]) == list(half["started_at"])
+
+
+@pytest.mark.parametrize("changed", ["kernel_digest", "engine_digest"])
+def test_m04_other_code_is_another_sample(
+    mini: Mini, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changed: str
+) -> None:
+    """A kernel's source changes between run and resume: the cases that use it run anew."""
+    run = run_suite(mini(), out=tmp_path)
+    first = run.cases
+    monkeypatch.setattr(plan_module, changed, lambda: "other code")
+    second = run_suite(mini(), resume=run.path).cases
+    assert set(second["case_id"]) == set(first["case_id"])
+    assert not set(second["started_at"]) & set(first["started_at"])
+    assert (run.path / "superseded").is_dir()
+
+
+def test_m12_repetitions_are_outermost_and_the_shuffled_order_is_in_the_manifest(mini: Mini, tmp_path: Path) -> None:
+    """Repetition by repetition, cases shuffled within, the same order for the same seed, recorded as it happened."""
+    suite = mini(('"engine.block_size" = [4, 16]', '"engine.block_size" = [2, 4, 8, 16]'))
+    run = run_suite(suite, out=tmp_path, repetitions=2)
+    order = [(case_id, sample) for case_id, sample, _ in run.manifest["volatile"]["order"]]
+    assert [sample for _, sample in order] == [0] * 4 + [1] * 4
+    rounds = [[case_id for case_id, sample in order if sample == number] for number in (0, 1)]
+    assert rounds == run.plan["order"]
+    assert sorted(rounds[0]) == sorted(rounds[1])
+    listed = [case["case_id"] for case in run.plan["cases"]]
+    assert rounds != [listed, listed]
+    assert make_plan(suite, repetitions=2).to_dict()["order"] == run.plan["order"]
+
+
+def test_each_repetition_is_a_process_of_its_own(mini: Mini, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from kvbench.sweep import run as run_module
+
+    calls = []
+    real = run_module.run_worker
+
+    def counted(*arguments: object, **options: object) -> int:
+        started = real(*arguments, **options)  # type: ignore[arg-type]
+        calls.append(started)
+        return started
+
+    monkeypatch.setattr(run_module, "run_worker", counted)
+    run_suite(mini(), out=tmp_path, repetitions=3)
+    assert calls == [1, 1, 1]
+
+
+def test_a_suite_in_which_nothing_fits_is_refused_with_the_arithmetic(mini: Mini, tmp_path: Path) -> None:
+    with pytest.raises(CannotRunError, match="none of the 2 cases can run here.*blocks of 4 tokens hold"):
+        run_suite(mini(('kv_memory = "1MiB"', 'kv_memory = "16KiB"')), out=tmp_path)
+    assert not list(tmp_path.glob("mini-*"))
+
+
+def test_a_case_that_does_not_fit_is_a_row_with_its_reason_and_the_others_run(mini: Mini, tmp_path: Path) -> None:
+    suite = mini(('"engine.block_size" = [4, 16]', '"engine.kv_memory" = ["1MiB", "100TiB"]'))
+    run = run_suite(suite, out=tmp_path)
+    assert list(run.cases["status"]) == ["ok", "skipped"]
+    assert "100 TiB" in run.cases["error"].iloc[1]
+
+
+def test_requests_that_are_too_long_are_told_before_the_start_and_counted(mini: Mini, tmp_path: Path) -> None:
+    lengths = 'input_tokens = { kind = "empirical", values = [10, 400] }'
+    suite = mini(('input_tokens = { kind = "uniform", low = 8, high = 24 }', lengths))
+    plan = make_plan(suite)
+    rejected = sum(r.input_tokens == 400 for r in plan.cases[0].workload.requests)
+    assert 0 < rejected < 4
+    assert plan.cases[0].notes[0].startswith(f"{rejected} of 4 requests will be rejected")
+    run = run_suite(suite, out=tmp_path)
+    assert set(run.cases["requests_rejected"]) == {rejected}
+    assert set(run.cases["status"]) == {"ok"}
+
+
+def test_a_suite_for_a_trace_says_so_when_there_is_none(mini: Mini) -> None:
+    text = 'source = "trace"\n'
+    suite = mini(('requests = 4\ninput_tokens = { kind = "uniform", low = 8, high = 24 }\noutput_tokens = 4\n', text))
+    with pytest.raises(UsageError, match="needs a trace") as caught:
+        make_plan(suite)
+    assert "--trace" in (caught.value.hint or "")
