@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -24,13 +25,12 @@ def show(run: Path, format_: str) -> None:
     """Everything that RUN (a run folder or a manifest.json) controlled, what surrounded it, and its files."""
     from kvbench.report.listing import write_listing
     from kvbench.report.tables import data_console
-    from kvbench.store.files import to_json
     from kvbench.store.manifest import flat_fields
 
     found = _manifest(run)
     console = data_console()
     if format_ == "json":
-        console.file.write(to_json(found).decode())
+        console.file.write(json.dumps(found, indent=2) + "\n")
     else:
         write_listing(["class", "field", "value"], flat_fields(found), format_, console)
 
@@ -57,6 +57,7 @@ def diff(left: Path, right: Path, show_all: bool, format_: str) -> None:
 
 def _manifest(path: Path) -> dict[str, Any]:
     from kvbench.store.files import read_json
+    from kvbench.store.manifest import check_shape
     from kvbench.store.run import open_run
     from kvbench.store.schemas import check_version_number
 
@@ -64,4 +65,5 @@ def _manifest(path: Path) -> dict[str, Any]:
         return open_run(path).manifest
     found = read_json(path)
     check_version_number(found.get("schema_version"), str(path))
+    check_shape(found, str(path))
     return found

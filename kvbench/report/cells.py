@@ -58,7 +58,7 @@ def one_line(text: str) -> str:
 
 
 def markdown(text: str) -> str:
-    """Text as it is, in Markdown that may be rendered to HTML: no tag, no emphasis, no link text, no table column of its own."""
+    """Text as it is, in Markdown that may be rendered to HTML: no tag, emphasis, link text or column of its own."""
     return _MARKDOWN.sub(r"\\\1", html.escape(one_line(text), quote=False))
 
 

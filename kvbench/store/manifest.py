@@ -12,6 +12,7 @@ from typing import Any, Literal, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from kvbench.errors import DataError
 from kvbench.store.parts import now
 from kvbench.store.schemas import SCHEMA_VERSION
 
@@ -74,6 +75,13 @@ def build_manifest(
         },
         "files": dict(files or {}),
     }
+
+
+def check_shape(manifest: Mapping[str, Any], name: str) -> None:
+    """`DataError` unless the classes and the file digests are where they belong."""
+    for section in (*CLASSES, "files"):
+        if not isinstance(manifest.get(section), Mapping):
+            raise DataError(f"{name} has no section {section!r}", hint="it is not a manifest, or is damaged")
 
 
 def workload_summary(table: pa.Table) -> dict[str, Any]:
@@ -143,8 +151,9 @@ def _comparable(manifest: Mapping[str, Any], name: FieldClass) -> Any:
     suite = section.get("suite")
     if isinstance(suite, Mapping) and "digest" in suite:
         section["suite"] = {key: value for key, value in suite.items() if key != "text"}
-    if isinstance(section.get("cases"), list):
-        section["cases"] = {case["case_id"]: case for case in section["cases"]}
+    cases = section.get("cases")
+    if isinstance(cases, list) and all(isinstance(case, Mapping) and "case_id" in case for case in cases):
+        section["cases"] = {case["case_id"]: case for case in cases}
     return section
 
 

@@ -19,6 +19,7 @@ import pyarrow.parquet as pq
 
 from kvbench.errors import DataError, UsageError
 from kvbench.store import files
+from kvbench.store.manifest import check_shape
 from kvbench.store.parts import PARTS, STAGING, Key, axes_of, folder_name, read_parts
 from kvbench.store.schemas import check_version, check_version_number, conform, schema, table_of
 
@@ -44,6 +45,7 @@ class State:
             raise UsageError(f"{path} is not a run folder: it has no plan.json", hint="give a folder under results/")
         self.plan = files.read_json(path / "plan.json")
         check_version_number(self.plan.get("schema_version"), f"{path / 'plan.json'}")
+        _check_plan(self.plan, path / "plan.json")
         self.run_id = str(self.plan["run_id"])
         self.journal = read_journal(path)
         absorbed = frozenset(Path(name).name for name in (self.journal.absorbed if self.journal else ()))
@@ -80,6 +82,7 @@ class State:
             return None
         manifest = files.read_json(path)
         check_version_number(manifest.get("schema_version"), str(path))
+        check_shape(manifest, str(path))
         return manifest
 
     @cached_property
@@ -142,6 +145,13 @@ class State:
         if manifest["files"].get(name) != files.digest_of(path):
             raise DataError(f"{path} is not the file that the manifest names", hint="it changed after it was written")
         return file
+
+
+def _check_plan(plan: dict[str, Any], path: Path) -> None:
+    suite, cases = plan.get("suite"), plan.get("cases")
+    sound = isinstance(suite, dict) and "name" in suite and isinstance(cases, list) and "run_id" in plan
+    if not sound or not all(isinstance(c, dict) and {"case_id", "fingerprint"} <= c.keys() for c in cases or ()):
+        raise DataError(f"{path} lacks the suite, the cases or the run id", hint="the file is damaged")
 
 
 def read_journal(path: Path) -> Journal | None:
