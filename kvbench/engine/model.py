@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from kvbench.engine.checkpoint import Checkpoint, check_not_quantised
+from kvbench.engine.families import FAMILIES
 from kvbench.engine.random_weights import RandomSource
 from kvbench.engine.transformer import Transformer
 from kvbench.engine.weights import assemble, tensor_shapes
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from kvbench.engine.weights import Weights
     from kvbench.geometry.model import ModelGeometry
 
-FAMILIES = ("llama", "qwen2", "qwen3")
+
 WEIGHT_DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 _IGNORED_TENSORS = (".rotary_emb.inv_freq",)
 

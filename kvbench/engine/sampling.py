@@ -7,7 +7,7 @@ file needs no torch, so that the scheduler can name `SamplingParams`.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
     from torch import Tensor
+
+_BUCKETS_PER_NAT = 64
+_LAST_BUCKET = 4095
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,60 +62,76 @@ def uniforms(keys: NDArray[np.int64]) -> NDArray[np.float64]:
 def sample(logits: Tensor, params: Sequence[SamplingParams], keys: NDArray[np.int64]) -> NDArray[np.int64]:
     """Token ids `[n]` from `logits` `[n, vocab]`, row i by `params[i]` and `keys[i]`.
 
+    Greedy rows stay on the device; rows that draw are copied to the host and drawn in float64, one by one.
     Raises `InternalError` when a row's largest logit is not a finite number.
     """
     if len(params) == 0:
         return np.empty(0, np.int64)
-    largest, likeliest = logits.max(dim=-1)
-    _check_finite(largest)
-    chosen: NDArray[np.int64] = likeliest.cpu().numpy()
+    chosen = _likeliest(logits)
     drawn = [row for row, p in enumerate(params) if not p.is_greedy]
     if drawn:
-        chosen = chosen.copy()
-        for row, uniform in zip(drawn, uniforms(keys[drawn]), strict=True):
-            chosen[row] = _draw(logits[row], params[row], float(uniform))
+        rows = logits[drawn].cpu().numpy()
+        for row, values, uniform in zip(drawn, rows, uniforms(keys[drawn]), strict=True):
+            chosen[row] = _draw(values, params[row], float(uniform))
     return chosen
 
 
-def _check_finite(largest: Tensor) -> None:
-    bad = (~largest.isfinite()).nonzero().flatten().tolist()
-    if bad:
+def _likeliest(logits: Tensor) -> NDArray[np.int64]:
+    """Where each row is largest, the lowest id of equals. On a CPU numpy finds it 5 to 10 times as fast as torch."""
+    if logits.device.type == "cpu":
+        rows = logits.numpy()
+        ids: NDArray[np.int64] = rows.argmax(axis=-1)
+        largest = rows[np.arange(len(rows)), ids]
+    else:
+        best = logits.max(dim=-1)
+        ids, largest = best.indices.cpu().numpy(), best.values.cpu().numpy()
+    bad = np.flatnonzero(~np.isfinite(largest))
+    if len(bad):
         raise InternalError(
-            f"the model's logits are not finite in rows {bad[:8]} of {len(largest)}",
-            hint='weights with NaN, or activations beyond the weight dtype\'s range: try weight_dtype = "fp32"',
+            f"the model's logits are not finite in rows {bad[:8].tolist()} of {len(largest)}",
+            hint='weights with NaN, or activations beyond the range of the weight dtype: try weight_dtype = "fp32"',
         )
+    return ids
 
 
-def _draw(logits: Tensor, params: SamplingParams, uniform: float) -> int:
-    """Inverse of the distribution function, in float64, over the tokens that the cuts leave."""
-    scaled = logits.double() / params.temperature
-    ids = None
-    if 0 < params.top_k < len(scaled):
-        scaled, ids = _top_k(scaled, params.top_k)
-    masses = scaled.softmax(dim=-1)
+def _draw(logits: NDArray[np.float32], params: SamplingParams, uniform: float) -> int:
+    """Inverse of the distribution function over the tokens that the cuts leave, in the order of their ids."""
+    ids = np.arange(len(logits))
+    if 0 < params.top_k < len(logits):
+        ids = _largest(logits, params.top_k)
+    with np.errstate(over="ignore"):
+        depths = (float(logits.max()) - logits[ids].astype(np.float64)) / params.temperature
+    masses = np.exp(-depths)
     if params.top_p < 1.0:
-        masses, kept = _top_p(masses, params.top_p)
-        ids = kept if ids is None else ids[kept]
-    reached = masses.cumsum(dim=-1)
-    place = int((reached <= uniform * reached[-1]).sum())
-    place = min(place, len(masses) - 1)
-    return place if ids is None else int(ids[place])
+        kept = _nucleus(depths, masses, params.top_p)
+        ids, masses = ids[kept], masses[kept]
+    reached = masses.cumsum()
+    target = min(uniform * reached[-1], np.nextafter(reached[-1], 0.0))
+    return int(ids[np.searchsorted(reached, target, side="right")])
 
 
-def _top_k(scaled: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """The k largest, largest first, ties by lowest id, and their ids."""
-    candidates = (scaled >= scaled.topk(k).values[-1]).nonzero().flatten()
-    values, order = scaled[candidates].sort(descending=True, stable=True)
-    return values[:k], candidates[order[:k]]
+def _largest(values: NDArray[Any], count: int) -> NDArray[np.int64]:
+    """Places of the `count` largest values, in ascending order; of equal values the first ones."""
+    edge = np.partition(values, len(values) - count)[len(values) - count]
+    is_kept = values > edge
+    is_kept[np.flatnonzero(values == edge)[: count - int(is_kept.sum())]] = True
+    return np.flatnonzero(is_kept)
 
 
-def _top_p(masses: Tensor, p: float) -> tuple[Tensor, Tensor]:
-    """The likeliest tokens up to mass `p`, the one that reaches it included, and their places.
+def _nucleus(depths: NDArray[np.float64], masses: NDArray[np.float64], p: float) -> NDArray[np.int64]:
+    """Places, in ascending order, of the likeliest tokens that it takes to reach the share `p`; mass = exp(−depth).
 
-    Tokens below (1 − p) / n weigh less than 1 − p together, so none of them is among the likeliest up to p.
+    Depths are sorted into buckets, and only the bucket in which the share is reached is sorted itself: a whole sort
+    of 32,000 numbers takes milliseconds.
     """
-    candidates = (masses >= (1.0 - p) / len(masses)).nonzero().flatten()
-    values, order = masses[candidates].sort(descending=True, stable=True)
-    before = values.cumsum(dim=-1) - values
-    count = int((before < p).sum())
-    return values[:count], candidates[order[:count]]
+    buckets = np.minimum(depths * _BUCKETS_PER_NAT, _LAST_BUCKET).astype(np.int64)
+    reached = np.bincount(buckets, weights=masses).cumsum()
+    wanted = p * reached[-1]
+    edge = int(np.searchsorted(reached, wanted))
+    inside = np.flatnonzero(buckets == edge)
+    inside = inside[np.argsort(depths[inside], kind="stable")]
+    before = reached[edge - 1] if edge else 0.0
+    count = int(np.searchsorted(before + masses[inside].cumsum(), wanted)) + 1
+    is_kept = buckets < edge
+    is_kept[inside[:count]] = True
+    return np.flatnonzero(is_kept)

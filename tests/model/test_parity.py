@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 import torch
 
+from kvbench.engine.attention.registry import attention_backend
+from kvbench.engine.kvstore.store import KVStore
 from kvbench.engine.model import Model
 from tests.checkpoints import FAMILIES, MARGIN, margin, prompts_of, reference_logits, write_checkpoint
 from tests.model.plain import PlainAttention, PlainStore, Tables
@@ -31,6 +33,10 @@ def expected(folder: Path) -> list[torch.Tensor]:
 
 def _plain(model: Model, block_size: int, num_blocks: int) -> tuple[Any, Any]:
     return PlainStore((num_blocks + 1) * block_size), PlainAttention(block_size)
+
+
+def _paged(model: Model, backend: str, block_size: int, num_blocks: int) -> tuple[Any, Any]:
+    return KVStore(model.geometry, "fp32", block_size, num_blocks), attention_backend(backend, "cpu")
 
 
 def assert_logits_agree(found: torch.Tensor, expected: torch.Tensor) -> None:
@@ -79,6 +85,18 @@ def test_chunks_and_single_tokens_agree(folder: Path, expected: list[torch.Tenso
     model, tables = Model.from_pretrained(folder), Tables(len(LENGTHS), 4, max(LENGTHS))
     found = run_pieces(model, *_plain(model, 4, tables.num_blocks), tables, prompts_of(LENGTHS), chunk)
     assert_logits_agree(found, torch.cat(expected))
+
+
+@pytest.mark.parametrize("block_size", [1, 4, 16, 64])
+@pytest.mark.parametrize("backend", ["torch", "numba"])
+def test_the_paged_store_agrees_whole_and_in_pieces(
+    folder: Path, expected: list[torch.Tensor], backend: str, block_size: int
+) -> None:
+    model, prompts = Model.from_pretrained(folder), prompts_of(LENGTHS)
+    for run, options in ((run_whole, {}), (run_pieces, {"chunk": 7})):
+        tables = Tables(len(LENGTHS), block_size, max(LENGTHS))
+        found = run(model, *_paged(model, backend, block_size, tables.num_blocks), tables, prompts, **options)
+        assert_logits_agree(found, torch.cat(expected))
 
 
 def test_only_wanted_rows_have_logits_and_all_tokens_are_stored(folder: Path, expected: list[torch.Tensor]) -> None:
