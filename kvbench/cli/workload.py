@@ -34,6 +34,8 @@ def describe(source: str, trace_format: str | None, block_sizes: tuple[int, ...]
     from kvbench.workload.describe import describe as described
     from kvbench.workload.render import FORMATS
 
+    if not source.strip():
+        raise click.BadParameter("give the path of a trace or the name of a suite", param_hint="FILE|SUITE")
     changes = {name: value for name, value in {"format": trace_format, **options}.items() if value is not None}
     found = _of_trace(source, changes) if _is_trace(source) else _of_suite(source, changes)
     sizes = sorted(set(block_sizes)) or DEFAULT_BLOCK_SIZES

@@ -37,6 +37,7 @@ def _token(seed: int, stream: int, position: int, vocab_size: int) -> int:
 
 
 def test_ids_equal_a_hash_written_with_plain_integers() -> None:
+    """A change of the hash silently changes every workload that was ever measured: it would fail here."""
     segments = [Segment(3, 5, 7), Segment(foreign_stream(2), 0, 4), Segment(recorded_stream(2**40), 10**12, 3)]
     expected = [_token(11, s.stream, s.start + i, 2048) for s in segments for i in range(s.length)]
     assert token_ids(segments, 11, 2048).tolist() == expected
@@ -128,8 +129,3 @@ def test_m57_tokens_are_identical_in_processes_with_different_hash_seeds() -> No
         for seed in ("0", "1", "4711")
     }
     assert len(printed) == 1
-
-
-def test_the_hash_never_changes() -> None:
-    """A change here silently changes every workload that was ever measured."""
-    assert token_ids([Segment(1, 0, 4)], 0, 1 << 30).tolist() == [_token(0, 1, i, 1 << 30) for i in range(4)]
