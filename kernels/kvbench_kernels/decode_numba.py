@@ -9,57 +9,19 @@ as float32 (None for float forms); offsets as in the store's block layout.
 
 from __future__ import annotations
 
-from kvbench_kernels.elements import exp2, fetch
+from kvbench_kernels.elements import exp2
 from kvbench_kernels.runtime import helper, kernel
+from kvbench_kernels.tiles import LANES, TILE, accumulate_of, highest, scores_of
 
 # isort: split
 import numpy as np
 from numba import float32, prange
 
-TILE = 64
 SPLIT = 256
 FAST = {"reassoc", "contract", "nsz"}
 LOG2E = 1.4426950408889634
-
-
-@helper(fastmath=FAST)
-def _dot1(q, q0, data, row, size):
-    s = float32(0.0)
-    for d in range(size):
-        s += fetch(q, q0 + d) * fetch(data, row + d)
-    return s
-
-
-@helper(fastmath=FAST)
-def _dot4(q, q0, data, row, size):
-    s0 = float32(0.0)
-    s1 = float32(0.0)
-    s2 = float32(0.0)
-    s3 = float32(0.0)
-    q1 = q0 + size
-    q2 = q1 + size
-    q3 = q2 + size
-    for d in range(size):
-        k = fetch(data, row + d)
-        s0 += fetch(q, q0 + d) * k
-        s1 += fetch(q, q1 + d) * k
-        s2 += fetch(q, q2 + d) * k
-        s3 += fetch(q, q3 + d) * k
-    return s0, s1, s2, s3
-
-
-@helper(fastmath=FAST)
-def _axpy4(acc, data, r0, r1, r2, r3, p0, p1, p2, p3):
-    for d in range(acc.size):
-        acc[d] += (
-            p0 * fetch(data, r0 + d) + p1 * fetch(data, r1 + d) + p2 * fetch(data, r2 + d) + p3 * fetch(data, r3 + d)
-        )
-
-
-@helper(fastmath=FAST)
-def _axpy1(acc, data, r0, p0):
-    for d in range(acc.size):
-        acc[d] += p0 * fetch(data, r0 + d)
+_scores1, _scores2, _scores4 = scores_of(1), scores_of(2), scores_of(4)
+_accumulate1, _accumulate2, _accumulate4 = accumulate_of(1), accumulate_of(2), accumulate_of(4)
 
 
 @helper()
@@ -73,111 +35,99 @@ def _first_items(lengths, kv_heads):
 
 
 @helper()
-def _places(tile, n, table_row, h, krow, vrow, srow, k_dim, v_dim, block_size, block_elements, v_base, block_scales):
-    b = tile // block_size
-    o = tile - b * block_size
-    block = np.int64(table_row[b])
-    for t in range(n):
-        place = h * block_size + o
-        krow[t] = block * block_elements + place * k_dim
-        vrow[t] = block * block_elements + v_base + place * v_dim
-        srow[t] = block * block_scales + place
-        o += 1
-        if o == block_size and t + 1 < n:
+def _places(begin, end, blocks, h, k_rows, v_rows, s_rows, k_dim, v_dim, block_size, block_elements, v_base, block_scales):
+    """Offsets of K, V and scales of tokens [begin, end) of one KV head."""
+    b = begin // block_size
+    o = begin - b * block_size
+    block = np.int64(blocks[b])
+    for t in range(end - begin):
+        if o == block_size:
             o = 0
             b += 1
-            block = np.int64(table_row[b])
+            block = np.int64(blocks[b])
+        place = h * block_size + o
+        k_rows[t] = block * block_elements + place * k_dim
+        v_rows[t] = block * block_elements + v_base + place * v_dim
+        s_rows[t] = block * block_scales + place
+        o += 1
 
 
 @helper(fastmath=FAST)
-def _scores(qs, data, krow, n, k_dim, p):
-    group = p.shape[0]
+def _scores(q, q_stride, data, rows, n, k_dim, p):
+    """Raw scores of a tile's n tokens for all heads of the group; −inf from n on."""
+    group = p.size // TILE
     g = 0
     while g + 4 <= group:
-        for t in range(n):
-            p[g, t], p[g + 1, t], p[g + 2, t], p[g + 3, t] = _dot4(qs, g * k_dim, data, krow[t], k_dim)
+        for t in range(0, n, LANES // 4):
+            _scores4(q, g * q_stride, q_stride, data, rows, t, k_dim, p, g * TILE)
         g += 4
-    while g < group:
-        for t in range(n):
-            p[g, t] = _dot1(qs, g * k_dim, data, krow[t], k_dim)
-        g += 1
+    if g + 2 <= group:
+        for t in range(0, n, LANES // 2):
+            _scores2(q, g * q_stride, q_stride, data, rows, t, k_dim, p, g * TILE)
+        g += 2
+    if g < group:
+        for t in range(0, n, LANES):
+            _scores1(q, g * q_stride, q_stride, data, rows, t, k_dim, p, g * TILE)
+    for g in range(group):
+        for t in range(n, TILE):
+            p[g * TILE + t] = -np.inf
 
 
 @helper(fastmath=FAST)
-def _softmax(p, n, scales, srow, k_scale_base, v_scale_base, high, mass, acc):
-    for g in range(p.shape[0]):
+def _softmax(p, n, scales, s_rows, k_scale_base, v_scale_base, high, mass, shrink):
+    """Scores → weights under the running maximum; `shrink` is what earlier tiles lose by its rise."""
+    for g in range(high.size):
+        row = p[g * TILE : (g + 1) * TILE]
         if scales is not None:
             for t in range(n):
-                p[g, t] *= scales[k_scale_base + srow[t]]
-        m = high[g]
-        for t in range(n):
-            m = max(m, p[g, t])
-        shrink = exp2(high[g] - m)
+                row[t] *= scales[k_scale_base + s_rows[t]]
+        m = max(high[g], highest(p, g * TILE))
         total = float32(0.0)
-        for t in range(n):
-            e = exp2(p[g, t] - m)
-            p[g, t] = e
-            total += e
+        for t in range(TILE):
+            weight = exp2(row[t] - m)
+            row[t] = weight
+            total += weight
         if scales is not None:
             for t in range(n):
-                p[g, t] *= scales[v_scale_base + srow[t]]
+                row[t] *= scales[v_scale_base + s_rows[t]]
+        shrink[g] = exp2(high[g] - m)
         high[g] = m
-        mass[g] = mass[g] * shrink + total
-        for d in range(acc.shape[1]):
-            acc[g, d] *= shrink
+        mass[g] = mass[g] * shrink[g] + total
 
 
 @helper(fastmath=FAST)
-def _accumulate(p, n, data, vrow, acc):
-    for g in range(p.shape[0]):
-        t = 0
-        while t + 4 <= n:
-            _axpy4(
-                acc[g],
-                data,
-                vrow[t],
-                vrow[t + 1],
-                vrow[t + 2],
-                vrow[t + 3],
-                p[g, t],
-                p[g, t + 1],
-                p[g, t + 2],
-                p[g, t + 3],
-            )
-            t += 4
-        while t < n:
-            _axpy1(acc[g], data, vrow[t], p[g, t])
-            t += 1
+def _accumulate(acc, acc_stride, shrink, data, rows, n, v_dim, p):
+    group = shrink.size
+    g = 0
+    while g + 4 <= group:
+        _accumulate4(acc, acc_stride, shrink, g, data, rows, n, v_dim, p)
+        g += 4
+    if g + 2 <= group:
+        _accumulate2(acc, acc_stride, shrink, g, data, rows, n, v_dim, p)
+        g += 2
+    if g < group:
+        _accumulate1(acc, acc_stride, shrink, g, data, rows, n, v_dim, p)
 
 
 @helper(fastmath=FAST)
 def _work(
-    first,
-    last,
-    starts,
-    partial,
-    q,
-    data,
-    scales,
-    table,
-    lengths,
-    kv_heads,
-    k_dim,
-    v_dim,
-    block_size,
-    block_elements,
-    v_base,
-    block_scales,
-    k_scale_base,
-    v_scale_base,
+    first, last, starts, partial, q, data, scales, table, lengths, kv_heads, k_dim, v_dim,
+    block_size, block_elements, v_base, block_scales, k_scale_base, v_scale_base,
 ):
+    """Items [first, last): one sequence's split for one KV head each, left in `partial` with its maximum and mass."""
     group = q.shape[1] // kv_heads
     scale = float32(LOG2E / np.sqrt(k_dim))
-    qs = np.empty(group * k_dim, np.float32)
-    krow = np.empty(TILE, np.int64)
-    vrow = np.empty(TILE, np.int64)
-    srow = np.empty(TILE, np.int64)
-    p = np.empty((group, TILE), np.float32)
+    q_stride = (k_dim + LANES - 1) // LANES * LANES
+    acc_stride = (v_dim + LANES - 1) // LANES * LANES
+    queries = np.zeros(group * q_stride, np.float32)
+    acc = np.empty(group * acc_stride, np.float32)
+    k_rows = np.empty(SPLIT, np.int64)
+    v_rows = np.empty(SPLIT, np.int64)
+    s_rows = np.empty(SPLIT, np.int64)
+    p = np.empty(group * TILE, np.float32)
+    high = np.empty(group, np.float32)
+    mass = np.empty(group, np.float32)
+    shrink = np.empty(group, np.float32)
     s = 0
     for item in range(first, last):
         while starts[s + 1] <= item:
@@ -186,24 +136,28 @@ def _work(
         h = item - starts[s] - split * kv_heads
         begin = split * SPLIT
         end = min(begin + SPLIT, np.int64(lengths[s]))
-        acc = partial[item, :, :v_dim]
-        high = partial[item, :, v_dim]
-        mass = partial[item, :, v_dim + 1]
         for g in range(group):
             high[g] = -np.inf
             mass[g] = 0.0
-            for d in range(v_dim):
-                acc[g, d] = 0.0
             for d in range(k_dim):
-                qs[g * k_dim + d] = q[s, h * group + g, d] * scale
-        for tile in range(begin, end, TILE):
-            n = min(TILE, end - tile)
-            _places(
-                tile, n, table[s], h, krow, vrow, srow, k_dim, v_dim, block_size, block_elements, v_base, block_scales
-            )
-            _scores(qs, data, krow, n, k_dim, p)
-            _softmax(p, n, scales, srow, k_scale_base, v_scale_base, high, mass, acc)
-            _accumulate(p, n, data, vrow, acc)
+                queries[g * q_stride + d] = q[s, h * group + g, d] * scale
+        acc[:] = 0.0
+        _places(
+            begin, end, table[s], h, k_rows, v_rows, s_rows, k_dim, v_dim, block_size, block_elements, v_base, block_scales
+        )
+        padded = (end - begin + LANES - 1) // LANES * LANES
+        for t in range(end - begin, padded):
+            k_rows[t] = k_rows[end - begin - 1]
+        for tile in range(0, end - begin, TILE):
+            n = min(TILE, end - begin - tile)
+            _scores(queries, q_stride, data, k_rows[tile : tile + TILE], n, k_dim, p)
+            _softmax(p, n, scales, s_rows[tile : tile + TILE], k_scale_base, v_scale_base, high, mass, shrink)
+            _accumulate(acc, acc_stride, shrink, data, v_rows[tile : tile + TILE], n, v_dim, p)
+        for g in range(group):
+            partial[item, g, v_dim] = high[g]
+            partial[item, g, v_dim + 1] = mass[g]
+            for d in range(v_dim):
+                partial[item, g, d] = acc[g * acc_stride + d]
 
 
 @helper(fastmath=FAST)

@@ -30,8 +30,8 @@ def fetch(typing_context: Any, array: Any, index: Any) -> Any:
     """`array[index]` decoded to float32."""
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        pointer = _pointer(context, builder, signature, args)
-        return _decode(builder, builder.load(pointer), signature.args[0].dtype)
+        place = pointer(context, builder, signature, args)
+        return decode(builder, builder.load(place), signature.args[0].dtype)
 
     return types.float32(array, types.intp), generate
 
@@ -42,7 +42,7 @@ def put(typing_context: Any, array: Any, index: Any, value: Any) -> Any:
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         encoded = _encode(builder, args[2], signature.args[0].dtype)
-        builder.store(encoded, _pointer(context, builder, signature, args))
+        builder.store(encoded, pointer(context, builder, signature, args))
         return context.get_dummy_value()
 
     return types.none(array, types.intp, types.float32), generate
@@ -74,12 +74,12 @@ def prefetch(typing_context: Any, array: Any, index: Any) -> Any:
     """Ask for the cache line of `array[index]`."""
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        pointer = builder.bitcast(_pointer(context, builder, signature, args), cgutils.voidptr_t)
+        place = builder.bitcast(pointer(context, builder, signature, args), cgutils.voidptr_t)
         flags = [_I32] * 3
         function = cgutils.get_or_insert_function(
             builder.module, ir.FunctionType(ir.VoidType(), [cgutils.voidptr_t, *flags]), "llvm.prefetch.p0"
         )
-        builder.call(function, [pointer, _I32(0), _I32(3), _I32(1)])
+        builder.call(function, [place, _I32(0), _I32(3), _I32(1)])
         return context.get_dummy_value()
 
     return types.none(array, types.intp), generate
@@ -106,36 +106,52 @@ def _two_to_the(typing_context: Any, whole: Any) -> Any:
     return types.float32(types.float32), generate
 
 
-def _pointer(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+def pointer(context: Any, builder: Any, signature: Any, args: Any) -> Any:
     array = context.make_array(signature.args[0])(context, builder, value=args[0])
     return builder.gep(array.data, [args[1]])
 
 
-def _decode(builder: Any, stored: Any, dtype: Any) -> Any:
+def decode(builder: Any, stored: Any, dtype: Any) -> Any:
+    """LLVM value of one stored element, or of a vector of them → float32 of the same shape."""
+    wide, wide_bits = shaped(_F32, stored.type), shaped(_I32, stored.type)
     if dtype == types.float32:
         return stored
     if dtype == types.int8:
-        return builder.sitofp(stored, _F32)
+        return builder.sitofp(stored, wide)
     if dtype == types.uint16:
-        return builder.bitcast(builder.shl(builder.zext(stored, _I32), _I32(16)), _F32)
+        bits = builder.zext(stored, wide_bits)
+        return builder.bitcast(builder.shl(bits, constant(wide_bits, 16)), wide)
     if dtype == types.int16:
         return _decode_half(builder, stored) if HAS_HALF else _decode_half_by_bits(builder, stored)
     raise TypeError(f"no KV element is stored as {dtype}")
 
 
+def shaped(scalar: Any, like: Any) -> Any:
+    """The scalar type, or a vector of it as long as `like`."""
+    return ir.VectorType(scalar, like.count) if isinstance(like, ir.VectorType) else scalar
+
+
+def constant(kind: Any, value: Any) -> Any:
+    """A constant of a scalar type, or of a vector type with the value in every lane."""
+    return ir.Constant(kind, [value] * kind.count if isinstance(kind, ir.VectorType) else value)
+
+
 def _decode_half(builder: Any, stored: Any) -> Any:
-    return builder.fpext(builder.bitcast(stored, ir.HalfType()), _F32)
+    half = builder.bitcast(stored, shaped(ir.HalfType(), stored.type))
+    return builder.fpext(half, shaped(_F32, stored.type))
 
 
 def _decode_half_by_bits(builder: Any, stored: Any) -> Any:
     """Exponent and mantissa moved into place, times 2^112 for the difference of the exponents' biases."""
-    bits = builder.zext(stored, _I32)
-    sign = builder.shl(builder.and_(bits, _I32(0x8000)), _I32(16))
-    moved = builder.shl(builder.and_(bits, _I32(0x7FFF)), _I32(13))
-    finite = builder.bitcast(builder.fmul(builder.bitcast(moved, _F32), ir.Constant(_F32, 2.0**112)), _I32)
-    special = builder.or_(moved, _I32(0x7F800000))
-    is_special = builder.icmp_unsigned(">=", moved, _I32(0x7C00 << 13))
-    return builder.bitcast(builder.or_(sign, builder.select(is_special, special, finite)), _F32)
+    wide, wide_bits = shaped(_F32, stored.type), shaped(_I32, stored.type)
+    bits = builder.zext(stored, wide_bits)
+    sign = builder.shl(builder.and_(bits, constant(wide_bits, 0x8000)), constant(wide_bits, 16))
+    moved = builder.shl(builder.and_(bits, constant(wide_bits, 0x7FFF)), constant(wide_bits, 13))
+    scaled = builder.fmul(builder.bitcast(moved, wide), constant(wide, 2.0**112))
+    special = builder.or_(moved, constant(wide_bits, 0x7F800000))
+    is_special = builder.icmp_unsigned(">=", moved, constant(wide_bits, 0x7C00 << 13))
+    size = builder.select(is_special, special, builder.bitcast(scaled, wide_bits))
+    return builder.bitcast(builder.or_(sign, size), wide)
 
 
 def _encode(builder: Any, value: Any, dtype: Any) -> Any:
