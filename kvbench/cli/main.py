@@ -81,6 +81,9 @@ def run(args: Sequence[str] | None = None) -> int:
     except KvbenchError as error:
         _complain(error.message, error.hint)
         return int(error.exit_code)
+    except click.exceptions.NoArgsIsHelpError as error:
+        error.show()
+        return int(ExitCode.USAGE)
     except click.ClickException as error:
         _complain_usage(error)
         return int(ExitCode.USAGE)

@@ -86,9 +86,12 @@ def _loaded(
     from kvbench.spec.trace_options import with_trace
     from kvbench.sweep.resume import suite_of
 
-    if suite is None and resume is None:
+    if suite is not None:
+        loaded = load_suite(suite)
+    elif resume is not None:
+        loaded = suite_of(resume)
+    else:
         raise click.UsageError("name a suite, as in `kvbench sweep smoke`, or a run with --resume")
-    loaded = load_suite(suite) if suite is not None else suite_of(resume)
     if any(value is not None for value in trace_options.values()):
         loaded = with_trace(loaded, trace_options.pop("trace"), **trace_options)
     return apply_overrides(loaded, list(overrides)) if overrides else loaded

@@ -97,7 +97,7 @@ class Host:
         return None
 
     def available_bytes(self) -> int | None:
-        """Memory that a new allocation can get without swapping: by the kernel, and by what the control groups leave."""
+        """Memory that a new allocation can get without swapping, by the kernel and by the control groups."""
         folders = self._cgroup_folders("memory")
         lefts = [self.meminfo("MemAvailable"), *map(self._memory_left_at, folders)]
         return min((left for left in lefts if left is not None), default=None)
@@ -106,7 +106,8 @@ class Host:
         """Limit less use, page cache counted as free; None without a limit."""
         limit = self._memory_limit_at(folder)
         used = self.number(f"{folder}/memory.current") or self.number(f"{folder}/memory.usage_in_bytes")
-        cache = re.search(r"^(?:total_)?inactive_file ([0-9]{1,18})$", self.text(f"{folder}/memory.stat") or "", re.M)
+        stat = self.text(f"{folder}/memory.stat") or ""
+        cache = re.search(r"^(?:total_)?inactive_file ([0-9]{1,18})$", stat, re.MULTILINE)
         return None if limit is None or used is None else limit - used + (int(cache.group(1)) if cache else 0)
 
     def meminfo(self, key: str) -> int | None:

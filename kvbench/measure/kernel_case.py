@@ -142,12 +142,12 @@ def _host_time(call: Callable[[], torch.Tensor]) -> float:
 
 
 def _cuda_time(call: Callable[[], torch.Tensor]) -> float:
-    start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
     start.record()
     call()
     end.record()
     end.synchronize()
-    return start.elapsed_time(end) / 1e3
+    return float(start.elapsed_time(end)) / 1e3
 
 
 def _warm_up(timer: Timer, call: Callable[[], torch.Tensor]) -> tuple[bool, int]:

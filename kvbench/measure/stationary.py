@@ -36,4 +36,4 @@ def is_stationary(times: ArrayLike, window: int = WINDOW) -> bool:
         return False
     older, newer = tail[: window // 2], tail[window // 2 :]
     allowed = max(TOLERANCE * tail.mean(), 2 * float(np.hypot(standard_error(older), standard_error(newer))))
-    return abs(float(newer.mean() - older.mean())) <= allowed
+    return bool(abs(newer.mean() - older.mean()) <= allowed)

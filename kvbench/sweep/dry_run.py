@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from kvbench import tabulate
+from kvbench.console import plain
 from kvbench.sweep.estimate import Estimate, estimate
 from kvbench.sweep.plan import PlannedCase, SweepPlan
 from kvbench.units import format_bytes, format_duration, format_seconds
@@ -66,10 +67,10 @@ def _print_text(plan: SweepPlan, expected: Estimate, fmt: str) -> None:
     samples = len(plan.runnable) * plan.repetitions
     print(f"\n{len(plan.cases)} cases × {plan.repetitions} repetitions = {samples} samples to take, {total}")
     print(f"expected times from: {expected.source}")
-    print(f"device: {tabulate.plain(plan.device.name)}, {plan.threads} threads")
+    print(f"device: {plain(plan.device.name)}, {plan.threads} threads")
     for case in plan.cases:
         for text in filter(None, (case.refusal and f"cannot run: {case.refusal}", *case.notes)):
-            print(f"{tabulate.plain(case.label)}: {tabulate.plain(text)}")
+            print(f"{plain(case.label)}: {plain(text)}")
 
 
 def _row(case: PlannedCase, expected: Estimate) -> list[str]:

@@ -173,7 +173,7 @@ class _Planner:
             self._job(case, columns, geometry, sections, workload=workload),
             max_context=limit,
             workload_digest=workload.digest,
-            explainable_hit_tokens=self._explain(workload, engine),
+            explainable_hit_tokens=self._explain(workload, engine, geometry),
         )
         refusal, notes = self._verdict(memory, workload, engine, geometry)
         return PlannedCase(case, job, case.label, memory, workload, refusal, notes)
@@ -251,12 +251,12 @@ class _Planner:
             self._plan.workloads[self._workloads[key].digest] = self._workloads[key]
         return self._workloads[key]
 
-    def _explain(self, workload: Workload, engine: EngineSettings) -> int:
+    def _explain(self, workload: Workload, engine: EngineSettings, geometry: ModelGeometry) -> int:
         if engine.prefix_cache == "none":
             return 0
         key = (workload.digest, engine.block_size)
         if key not in self._explained:
-            self._explained[key] = explainable_hit_tokens(workload, engine.block_size)
+            self._explained[key] = explainable_hit_tokens(workload, engine.block_size, geometry.vocab_size)
         return self._explained[key]
 
     def _check_built(self, geometry: ModelGeometry) -> None:

@@ -15,7 +15,7 @@ from kvbench.measure.job import FINISHED, STARTED, CaseJob, Event, WorkerJob
 from kvbench.measure.supervise import Lost, run_worker
 
 # A worker that does to each case what the case's id says.
-_FAKE = '''
+_FAKE = """
 import json, os, signal, sys, time
 job = json.loads(sys.stdin.readline())
 def say(kind, case="", **data):
@@ -31,7 +31,7 @@ for case in job["cases"]:
     if "full" in name: say("unwritable", name, error="the disk is full", hint="make room"); sys.exit(0)
     say("finished", name, sample=case["sample"], status="ok", seconds=0.0)
     if "poison" in name: say("poisoned", name); sys.exit(0)
-'''
+"""
 
 
 def _job(*names: str, timeout_s: float = 30.0) -> WorkerJob:

@@ -131,7 +131,7 @@ def test_each_repetition_is_a_process_of_its_own(mini: Mini, tmp_path: Path, mon
 
 
 def test_a_suite_in_which_nothing_fits_is_refused_with_the_arithmetic(mini: Mini, tmp_path: Path) -> None:
-    with pytest.raises(CannotRunError, match="none of the 2 cases can run here.*blocks of 4 tokens hold"):
+    with pytest.raises(CannotRunError, match=r"none of the 2 cases can run here.*blocks of 4 tokens hold"):
         run_suite(mini(('kv_memory = "1MiB"', 'kv_memory = "16KiB"')), out=tmp_path)
     assert not list(tmp_path.glob("mini-*"))
 
