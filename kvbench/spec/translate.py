@@ -90,6 +90,8 @@ def _unknown(place: _Place) -> str:
     name = place.parts[-1]
     known = list(place.owner.model_fields) if place.owner else []
     elsewhere = [key.path for key in candidates(name)]
+    if "." in name:
+        return f"unknown key: quoted, its dots are part of the name; write {name} = … without quotes"
     if elsewhere:
         return f'unknown key here; did you mean "{elsewhere[0]}"?'
     if close := did_you_mean(name, known):

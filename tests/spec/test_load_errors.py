@@ -171,3 +171,8 @@ def test_combination_that_is_refused_everywhere_asks_for_no_exclude(tmp_path: Pa
     errors = errors_in(tmp_path, text)
     assert len(errors) == 2
     assert all(error.startswith("3: engine.offload: ") and "refused in every case" in error for error in errors)
+
+
+def test_a_quoted_dotted_key_outside_axes_is_explained(tmp_path: Path) -> None:
+    (error,) = errors_in(tmp_path, f'"engine.kv_dtype" = "bf16"\n{HEAD}')
+    assert error.startswith("1: engine.kv_dtype: unknown key: quoted, its dots are part of the name")
