@@ -23,7 +23,7 @@ from kvbench.cache.manager import make_manager
 from kvbench.cache.types import CacheGroup, CacheSettings
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from kvbench.cache.types import CacheManager, Int32s
 
@@ -33,7 +33,7 @@ POOL = 60_000
 ROWS = 256
 
 
-@dataclass
+@dataclass(frozen=True)
 class Figure:
     """One line of the table."""
 
@@ -44,10 +44,8 @@ class Figure:
     bar_us: float | None = None
 
 
-def timed(action: Callable[[], object]) -> float:
-    start = time.perf_counter_ns()
-    action()
-    return (time.perf_counter_ns() - start) / 1000
+def since(start_ns: int) -> float:
+    return (time.perf_counter_ns() - start_ns) / 1000
 
 
 def figure(name: str, samples: list[float], bar_us: float | None = None) -> Figure:
@@ -64,8 +62,15 @@ def manager_of(num_blocks: int = POOL, **changes: Any) -> CacheManager:
     return make_manager(CacheSettings(**{**given, **changes}))
 
 
-def prompt(seed: int) -> Content:
-    return Content(np.random.default_rng(seed).integers(0, 32_000, PROMPT, dtype=np.int32), capacity=PROMPT + 256)
+def fresh_prompt() -> Content:
+    """2,048 tokens that no other prompt begins with."""
+    return Content(next(_PROMPTS), capacity=PROMPT + 256)
+
+
+def _prompts() -> Iterator[Int32s]:
+    random = np.random.default_rng(1)
+    while True:
+        yield random.integers(0, 32_000, PROMPT, dtype=np.int32)
 
 
 def ints(*values: int) -> Int32s:
@@ -82,41 +87,49 @@ def hashed(content: Content, manager: CacheManager) -> Content:
 def admission_and_free(manager: CacheManager, repeats: int) -> tuple[list[float], list[float]]:
     """Prompts that nobody has seen, computed and released; with a prefix cache the pool fills and evicts."""
     admitted, freed = [], []
-    for seed in range(repeats):
-        content = hashed(prompt(seed), manager)
-        rows: list[int] = []
-        admitted.append(timed(lambda c=content, r=rows: r.append(manager.commit(manager.plan(c, PROMPT)).row)))
-        manager.mark_computed(ints(rows[0]), ints(PROMPT))
-        freed.append(timed(lambda r=rows: manager.release(r[0])))
+    for _ in range(repeats):
+        content = hashed(fresh_prompt(), manager)
+        start = time.perf_counter_ns()
+        row = manager.commit(manager.plan(content, PROMPT)).row
+        admitted.append(since(start))
+        manager.mark_computed(ints(row), ints(PROMPT))
+        start = time.perf_counter_ns()
+        manager.release(row)
+        freed.append(since(start))
     return admitted, freed
 
 
 def full_hits(manager: CacheManager, repeats: int) -> list[float]:
     """One prompt again and again: all blocks but the last token's are hits, tokens compared."""
     samples = []
-    seen = hashed(prompt(0), manager)
-    tokens = np.append(seen.tokens, 7)
+    tokens = np.append(fresh_prompt().tokens, 7)
     for again in range(repeats + 1):
         content = hashed(Content(tokens), manager)
-        rows: list[int] = []
-        samples.append(timed(lambda c=content, r=rows: r.append(manager.commit(manager.plan(c, PROMPT + 1)).row)))
-        manager.mark_computed(ints(rows[0]), ints(PROMPT + 1))
-        manager.release(rows[0])
-        assert not again or manager.stats().prefix_cache_hits == again * PROMPT
+        start = time.perf_counter_ns()
+        row = manager.commit(manager.plan(content, PROMPT + 1)).row
+        samples.append(since(start))
+        manager.mark_computed(ints(row), ints(PROMPT + 1))
+        manager.release(row)
+        if manager.stats().prefix_cache_hits != again * PROMPT:
+            raise SystemExit("the hits that this figure is about did not happen")
     return samples[1:]
 
 
 def hashing(function: str, repeats: int) -> list[float]:
     chain = KeyChain(BLOCK_SIZE, b"namespace", function)
-    contents = [prompt(seed) for seed in range(repeats)]
-    return [timed(lambda c=content: c.keys(chain, PROMPT // BLOCK_SIZE)) for content in contents]
+    samples = []
+    for content in [fresh_prompt() for _ in range(repeats)]:
+        start = time.perf_counter_ns()
+        content.keys(chain, PROMPT // BLOCK_SIZE)
+        samples.append(since(start))
+    return samples
 
 
 def decode_steps(manager: CacheManager, steps: int) -> tuple[list[float], list[float], list[float]]:
     """256 rows of different lengths: (append with slots, mark computed, share of rows that crossed a block)."""
     contents, rows = [], []
     for seed in range(ROWS):
-        content = Content(prompt(seed).tokens[: 600 + seed], capacity=4096)
+        content = Content(fresh_prompt().tokens[: 600 + seed], capacity=4096)
         rows.append(manager.commit(manager.plan(content, content.length)).row)
         contents.append(content)
     batch = ints(*rows)
@@ -128,16 +141,16 @@ def decode_steps(manager: CacheManager, steps: int) -> tuple[list[float], list[f
         for content in contents:
             content.append(7)
         longer = lengths + ones
-        grown.append(timed(lambda new=longer, old=lengths: _append(manager, batch, old, new, ones)))
-        marked.append(timed(lambda new=longer: manager.mark_computed(batch, new)))
+        start = time.perf_counter_ns()
+        manager.commit_append(manager.plan_append(batch, longer))
+        manager.slots(batch, lengths, ones)
+        grown.append(since(start))
+        start = time.perf_counter_ns()
+        manager.mark_computed(batch, longer)
+        marked.append(since(start))
         crossing.append(float(np.mean(longer % BLOCK_SIZE == 0)))
         lengths = longer
     return grown, marked, crossing
-
-
-def _append(manager: CacheManager, batch: Int32s, old: Int32s, new: Int32s, ones: Int32s) -> None:
-    manager.commit_append(manager.plan_append(batch, new))
-    manager.slots(batch, old, ones)
 
 
 def cache_figures(repeats: int) -> Iterator[Figure]:
@@ -148,7 +161,9 @@ def cache_figures(repeats: int) -> Iterator[Figure]:
     admitted, freed = admission_and_free(manager_of(prefix_cache="hash"), fits)
     yield figure("admission without reuse, hash index, free blocks", admitted, 25)
     yield figure("free into the cache", freed, 15)
-    yield figure("admission, every block a hit, tokens compared", full_hits(manager_of(prefix_cache="hash"), repeats), 35)
+    yield figure(
+        "admission, every block a hit, tokens compared", full_hits(manager_of(prefix_cache="hash"), repeats), 35
+    )
     small = manager_of(5_000, prefix_cache="hash")
     admission_and_free(small, 50)
     yield figure("admission without reuse, 128 evictions (lru)", admission_and_free(small, repeats)[0])
@@ -165,18 +180,21 @@ def cache_figures(repeats: int) -> Iterator[Figure]:
 
 
 def flatness(repeats: int) -> Iterator[Figure]:
-    """The same calls in pools of 10³ to 10⁶ blocks: nothing may grow with the pool."""
+    """The same calls in pools of 10³ to 10⁶ blocks, full of cached blocks: nothing may grow with the pool."""
     for blocks in (1_000, 10_000, 100_000, 1_000_000):
         manager = manager_of(blocks, prefix_cache="hash")
-        admission_and_free(manager, 12)
+        admission_and_free(manager, blocks * BLOCK_SIZE // PROMPT + 1)
         admitted, freed = admission_and_free(manager, repeats)
-        yield figure(f"admission, pool of {blocks:,}", admitted)
+        yield figure(f"admission with 128 evictions, pool of {blocks:,}", admitted)
         yield figure(f"free, pool of {blocks:,}", freed)
 
 
 def scheduler_figures(repeats: int) -> Iterator[Figure]:
     """Whole scheduler steps."""
     yield from ()
+
+
+_PROMPTS = _prompts()
 
 
 def pin_to_one_core() -> None:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from kvbench.cache.prefix import NO_BLOCKS
-from kvbench.cache.types import Admission, Int32s, Plan
+from kvbench.cache.types import Admission, Int32s, Int64s, Plan
 from kvbench.errors import InternalError
 
 if TYPE_CHECKING:
@@ -32,14 +32,14 @@ if TYPE_CHECKING:
 class GroupHits:
     """What one layer group found for one prompt."""
 
-    device: Int32s
+    device: Int64s
     host: list[int]
     was_cached: NDArray[np.bool_]
     """Which device hits nobody owned: they leave the supply without leaving the cache"""
 
     def cut(self, blocks: int) -> None:
         """Keep the first `blocks` logical blocks."""
-        self.host = self.host[: max(0, blocks - len(self.device))]
+        del self.host[max(0, blocks - len(self.device)) :]
         self.device = self.device[:blocks]
 
 
@@ -123,23 +123,23 @@ def _look_up(books: Books, content: Content) -> tuple[list[GroupHits], int]:
     keys = content.keys(books.chain, limit)[:limit]
     tokens = content.tokens[: limit * books.block_size].reshape(limit, books.block_size)
     root = books.labels.root_id(content.salt)
-    groups = []
+    groups: list[GroupHits] = []
     for group, index in enumerate(books.indexes):
         device = index.find(keys, tokens, root)
-        hits = GroupHits(device, [], _MISS.was_cached)
-        if books.host is not None:
-            hits.host = _find_on_host(books, group, keys, tokens, device, root)
-        groups.append(hits)
+        host = _find_on_host(books, group, keys, tokens, device, root) if books.host is not None else []
+        if not len(device) and not host:
+            return [_MISS] * books.num_groups, 0
+        groups.append(GroupHits(device, host, _MISS.was_cached))
     common = min(len(hits.device) + len(hits.host) for hits in groups)
     for hits in groups:
         hits.cut(common)
-        hits.was_cached = books.pool.refs[hits.device] == 0
+        hits.was_cached = books.pool.refs.take(hits.device) == 0
         if books.pool.in_transfer:
-            hits.was_cached &= books.pool.pins[hits.device] == 0
+            hits.was_cached &= books.pool.pins.take(hits.device) == 0
     return groups, common
 
 
-def _find_on_host(books: Books, group: int, keys: list[bytes], tokens: Int32s, device: Int32s, root: int) -> list[int]:
+def _find_on_host(books: Books, group: int, keys: list[bytes], tokens: Int32s, device: Int64s, root: int) -> list[int]:
     """Host blocks that continue the device hits. A key that the device holds for another content ends the search:
     the promoted block could not be published under it."""
     host, on_device = books.host, books.indexes[group].blocks
@@ -166,7 +166,7 @@ def _pin_hits(books: Books, detail: AdmissionDetail) -> None:
                 books.host.touch(block)
 
 
-def _fill_row(books: Books, row: int, group: int, hits: GroupHits, new: Int32s) -> None:
+def _fill_row(books: Books, row: int, group: int, hits: GroupHits, new: Int64s) -> None:
     entries = books.tables.blocks[group, row]
     shared = len(hits.device)
     if shared:

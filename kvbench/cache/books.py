@@ -22,7 +22,7 @@ from kvbench.cache.host_tier import HostTier
 from kvbench.cache.pool import BlockPool
 from kvbench.cache.prefix import HashIndex, Labels
 from kvbench.cache.tables import BlockTables
-from kvbench.cache.types import CacheStats, Int32s, Transfers
+from kvbench.cache.types import CacheStats, Int64s, Transfers
 from kvbench.errors import InternalError
 
 if TYPE_CHECKING:
@@ -53,14 +53,14 @@ class Books:
         for index in self.indexes:
             index.lower_tier = self.host
         self.pending = Transfers()
-        self.parked: list[Int32s] = []
+        self.parked: list[Int64s] = []
         self.totals = CacheStats(blocks_total=settings.num_blocks, host_blocks_total=settings.host_blocks)
 
     def supply(self) -> int:
         """Blocks that a newcomer may take."""
         return self.pool.free + self.pool.cached - self.tables.promised_total
 
-    def take(self, count: int) -> Int32s:
+    def take(self, count: int) -> Int64s:
         """`count` blocks with one owner each; cached blocks lose their contents when the free ones do not suffice."""
         missing = count - self.pool.free
         while missing > 0:
@@ -71,7 +71,7 @@ class Books:
             missing -= len(victims)
         return self.pool.allocate(count)
 
-    def drop(self, blocks: Int32s) -> None:
+    def drop(self, blocks: Int64s) -> None:
         """Give back one reference of each block, in this order (tail first)."""
         cached = self.pool.release(blocks)
         if len(cached):
@@ -97,20 +97,20 @@ class Books:
             self._host().unpin(host_block)
         for block in (*transfers.promote_device, *transfers.copy_source, *transfers.copy_destination):
             if self.pool.unpin(block):
-                self.policy.add(np.array([block], dtype=np.int32))
+                self.policy.add(np.array([block]))
         if self.parked:
             waiting, self.parked = self.parked, []
             for blocks in waiting:
                 self.drop_or_park(blocks)
 
-    def drop_or_park(self, blocks: Int32s) -> None:
+    def drop_or_park(self, blocks: Int64s) -> None:
         """`drop`, unless a copy is under way in one of the blocks: then all of them wait for it."""
-        if self.pool.in_transfer and self.pool.pins[blocks].any():
+        if self.pool.in_transfer and np.count_nonzero(self.pool.pins.take(blocks)):
             self.parked.append(blocks)
         else:
             self.drop(blocks)
 
-    def _evict(self, victims: Int32s) -> None:
+    def _evict(self, victims: Int64s) -> None:
         if self.num_groups == 1:
             self._forget(0, victims)
         else:
@@ -120,8 +120,8 @@ class Books:
         self.pool.evict(victims)
         self.totals.evictions += len(victims)
 
-    def _forget(self, group: int, victims: Int32s) -> None:
-        content_ids = self.pool.content_ids[victims] if self.host is not None else None
+    def _forget(self, group: int, victims: Int64s) -> None:
+        content_ids = self.pool.content_ids.take(victims) if self.host is not None else None
         gone = self.indexes[group].remove(victims)
         if self.host is None or content_ids is None:
             return

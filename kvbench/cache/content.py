@@ -135,6 +135,17 @@ class Content:
             chain.extend(self._keys, self.tokens, self.salt, count)
         return self._keys
 
+    def key_and_bytes(self, chain: KeyChain, block: int) -> tuple[bytes, bytes]:
+        """Key of one full block, and its tokens as little-endian bytes; for the block that has just become full."""
+        size = chain.block_size
+        if chain is not self._chain or len(self._keys) != block or self.length < (block + 1) * size:
+            key = self.keys(chain, block + 1)[block]
+            return key, self._buffer[block * size : (block + 1) * size].tobytes()
+        data = self._buffer[block * size : (block + 1) * size].tobytes()
+        key = _load(HASH_FUNCTIONS[chain.hash_function])((self._keys[-1] if block else chain.root(self.salt)) + data)
+        self._keys.append(key)
+        return key, data
+
     def _grow(self, needed: int) -> None:
         larger = np.empty(max(needed, 2 * len(self._buffer)), dtype=_TOKEN)
         larger[: self.length] = self.tokens

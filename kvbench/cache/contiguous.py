@@ -95,7 +95,7 @@ class ContiguousManager:
             raise InternalError(f"row {int(rows[at])} cannot have {int(new_lengths[at])} slots")
         for row in rows[~self.tables.live[rows]].tolist():
             self.tables.require_live(row)
-        self.tables.require_distinct(rows)
+        self.tables.require_distinct(rows.astype(np.int64))
         return AppendPlan(rows, new_lengths, True, 0, 0, self.epoch)
 
     def commit_append(self, plan: AppendPlan) -> None:

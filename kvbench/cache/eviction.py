@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 
 from kvbench.cache.pool import CACHED
-from kvbench.errors import InternalError
 
 if TYPE_CHECKING:
     from kvbench.cache.pool import BlockPool
-    from kvbench.cache.types import Int32s
+    from kvbench.cache.types import Int64s
 
 EVICTION_POLICIES = {"lru": "kvbench.cache.eviction:LruLog", "fifo": "kvbench.cache.eviction:FifoHeap"}
 
@@ -23,23 +22,23 @@ class EvictionPolicy(Protocol):
     """Told what happens to blocks; asked for victims. Sequences release tail-first, in one call per sequence."""
 
     watches_contents: bool
-    """Whether `published` and `removed` must be called."""
+    """Whether `published` must be called."""
 
-    def add(self, blocks: Int32s) -> None:
+    def add(self, blocks: Int64s) -> None:
         """These became cached, in this order."""
         ...
 
-    def forget(self, blocks: Int32s) -> None:
+    def forget(self, blocks: Int64s) -> None:
         """These were hit: no longer cached."""
         ...
 
-    def take(self, count: int) -> Int32s:
-        """Between 1 and `count` victims, which the caller removes from the index before it asks again."""
+    def take(self, count: int) -> Int64s:
+        """`count` victims in order, fewer only when there are no more; the caller removes them from the index."""
         ...
 
-    def published(self, block: int, content: int, parent: int) -> None: ...
-
-    def removed(self, block: int, content: int, parent: int) -> None: ...
+    def published(self, block: int, content: int, parent: int) -> None:
+        """A block has entered the index."""
+        ...
 
     def order(self) -> list[int]:
         """All cached blocks that could be named now, next victim first; for tests and invariants."""
@@ -58,28 +57,29 @@ class LruLog:
 
     def __init__(self, pool: BlockPool) -> None:
         self._place = np.full(pool.num_blocks + 1, -1, dtype=np.int64)
-        self._log = np.zeros(2 * pool.num_blocks + 64, dtype=np.int32)
+        self._log = np.zeros(2 * pool.num_blocks + 64, dtype=np.int64)
+        self._positions = np.arange(len(self._log), dtype=np.int64)
         self._head = 0
         self._tail = 0
 
-    def add(self, blocks: Int32s) -> None:
+    def add(self, blocks: Int64s) -> None:
         if self._tail + len(blocks) > len(self._log):
             self._compact()
         end = self._tail + len(blocks)
         self._log[self._tail : end] = blocks
-        self._place[blocks] = np.arange(self._tail, end)
+        self._place[blocks] = self._positions[self._tail : end]
         self._tail = end
 
-    def forget(self, blocks: Int32s) -> None:
+    def forget(self, blocks: Int64s) -> None:
         self._place[blocks] = -1
 
-    def take(self, count: int) -> Int32s:
-        found: list[Int32s] = []
+    def take(self, count: int) -> Int64s:
+        found: list[Int64s] = []
         window = max(count, 64)
         while count and self._head < self._tail:
             end = min(self._head + window, self._tail)
             blocks = self._log[self._head : end]
-            at = np.flatnonzero(self._place[blocks] == np.arange(self._head, end))[:count]
+            at = (self._place.take(blocks) == self._positions[self._head : end]).nonzero()[0][:count]
             found.append(blocks[at])
             count -= len(at)
             self._head = end if count else self._head + int(at[-1]) + 1
@@ -91,23 +91,20 @@ class LruLog:
     def published(self, block: int, content: int, parent: int) -> None:
         """The order of release is all that counts here."""
 
-    def removed(self, block: int, content: int, parent: int) -> None:
-        """The order of release is all that counts here."""
-
     def order(self) -> list[int]:
         order: list[int] = self._living().tolist()
         return order
 
-    def _living(self) -> Int32s:
+    def _living(self) -> Int64s:
         blocks = self._log[self._head : self._tail]
-        living: Int32s = blocks[self._place[blocks] == np.arange(self._head, self._tail)]
+        living: Int64s = blocks[self._place.take(blocks) == self._positions[self._head : self._tail]]
         return living
 
     def _compact(self) -> None:
         """Drop dead entries. The log is twice the pool, so this happens at most once per pool-many releases."""
         living = self._living()
         self._log[: len(living)] = living
-        self._place[living] = np.arange(len(living))
+        self._place[living] = self._positions[: len(living)]
         self._head, self._tail = 0, len(living)
 
 
@@ -115,7 +112,7 @@ class FifoHeap:
     """Oldest publication first, among blocks that nothing cached or used depends on: a lazy heap.
 
     A block may go when another copy of its content exists or no published content continues it. At most one heap
-    entry per block; an entry that may not go when met is dropped and comes back when its last child is removed.
+    entry per block; an entry that may not go when met is dropped and comes back when its last child is taken.
     """
 
     watches_contents = True
@@ -124,29 +121,32 @@ class FifoHeap:
         self._pool = pool
         self._heap: list[tuple[int, int]] = []
         self._queued: set[int] = set()
-        self._ages: dict[int, int] = {}
+        self._known: dict[int, tuple[int, int, int]] = {}
+        """Published block → (age, content id, parent's content id)"""
         self._copies: dict[int, list[int]] = {}
         self._children: dict[int, int] = {}
         self._clock = 0
 
-    def add(self, blocks: Int32s) -> None:
+    def add(self, blocks: Int64s) -> None:
         for block in blocks.tolist():
             self._push(block)
 
-    def forget(self, blocks: Int32s) -> None:
+    def forget(self, blocks: Int64s) -> None:
         """Entries of blocks in use are skipped when met."""
 
-    def take(self, count: int) -> Int32s:
-        while self._heap:
+    def take(self, count: int) -> Int64s:
+        victims: list[int] = []
+        while self._heap and len(victims) < count:
             _, block = heapq.heappop(self._heap)
             self._queued.discard(block)
             if self._may_go(block):
-                return np.array([block], dtype=np.int32)
-        raise InternalError(f"{count} evictions wanted, but no cached block is a leaf")
+                victims.append(block)
+                self._forget_content(block)
+        return np.array(victims, dtype=np.int64)
 
     def published(self, block: int, content: int, parent: int) -> None:
         self._clock += 1
-        self._ages[block] = self._clock
+        self._known[block] = (self._clock, content, parent)
         copies = self._copies.setdefault(content, [])
         copies.append(block)
         if len(copies) == 1:
@@ -154,8 +154,11 @@ class FifoHeap:
         else:
             self._push_cached(copies)
 
-    def removed(self, block: int, content: int, parent: int) -> None:
-        del self._ages[block]
+    def order(self) -> list[int]:
+        return [block for _, block in sorted(self._heap) if self._may_go(block)]
+
+    def _forget_content(self, block: int) -> None:
+        _, content, parent = self._known.pop(block)
         copies = self._copies[content]
         copies.remove(block)
         if copies:
@@ -166,14 +169,11 @@ class FifoHeap:
             del self._children[parent]
             self._push_cached(self._copies.get(parent, []))
 
-    def order(self) -> list[int]:
-        return [block for _, block in sorted(self._heap) if self._may_go(block)]
-
     def _may_go(self, block: int) -> bool:
         if self._pool.state[block] != CACHED:
             return False
-        content = int(self._pool.content_ids[block])
-        return len(self._copies[content]) > 1 or content not in self._children
+        content = self._known[block][1]
+        return content not in self._children or len(self._copies[content]) > 1
 
     def _push_cached(self, blocks: list[int]) -> None:
         for block in blocks:
@@ -183,4 +183,4 @@ class FifoHeap:
     def _push(self, block: int) -> None:
         if block not in self._queued:
             self._queued.add(block)
-            heapq.heappush(self._heap, (self._ages[block], block))
+            heapq.heappush(self._heap, (self._known[block][0], block))

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class GrowthDetail:
+    at: Int64s
+    """The rows, as numpy's index type"""
     growth: Int32s
     """[rows] blocks to add to each row, per group"""
     growing: int
@@ -31,17 +33,19 @@ class GrowthDetail:
 def plan_growth(books: Books, rows: Int32s, new_lengths: Int32s, epoch: int) -> AppendPlan:
     """See `CacheManager.plan_append`. Reads only."""
     tables = books.tables
-    old = tables.lengths[rows]
-    _check_growth(books, rows, old, new_lengths)
-    growth = (new_lengths + (books.block_size - 1)) // books.block_size - tables.held[rows]
+    at = rows.astype(np.int64)
+    old = tables.lengths.take(at)
+    _check_growth(books, at, old, new_lengths)
+    growth = (new_lengths + (books.block_size - 1)) // books.block_size - tables.held.take(at)
     growing = int(np.add.reduce(growth))
-    copies = _copies(books, rows, old, new_lengths)
+    copies = _copies(books, at, old, new_lengths)
     new = books.num_groups * growing + len(copies)
     common = new
     if tables.promised_total:
-        common -= int(np.minimum(books.num_groups * growth, tables.promised[rows]).sum())
+        common -= int(np.minimum(books.num_groups * growth, tables.promised.take(at)).sum())
     shortfall = max(0, common - books.supply()) if common else 0
-    return AppendPlan(rows, new_lengths, shortfall == 0, new, shortfall, epoch, GrowthDetail(growth, growing, copies))
+    detail = GrowthDetail(at, growth, growing, copies)
+    return AppendPlan(rows, new_lengths, shortfall == 0, new, shortfall, epoch, detail)
 
 
 def commit_growth(books: Books, plan: AppendPlan) -> None:
@@ -49,46 +53,46 @@ def commit_growth(books: Books, plan: AppendPlan) -> None:
     detail = plan.detail
     if not isinstance(detail, GrowthDetail):
         raise InternalError("this append plan was not made by the paged manager")
-    tables, rows = books.tables, plan.rows
+    tables = books.tables
     if plan.new_blocks:
         blocks = books.take(plan.new_blocks)
         if detail.copies:
-            _copy_tails(books, rows, detail.copies, blocks[books.num_groups * detail.growing :])
+            _copy_tails(books, detail, blocks[books.num_groups * detail.growing :])
         if detail.growing:
-            _extend_rows(books, rows, detail, blocks)
-    tables.lengths[rows] = plan.new_lengths
+            _extend_rows(books, detail, blocks)
+    tables.lengths[detail.at] = plan.new_lengths
 
 
-def _check_growth(books: Books, rows: Int32s, old: Int32s, new: Int32s) -> None:
+def _check_growth(books: Books, rows: Int64s, old: Int32s, new: Int32s) -> None:
     tables = books.tables
-    if not len(rows):
-        return
-    if not tables.live[rows].all():
-        tables.require_live(int(rows[~tables.live[rows]][0]))
-    if (new < old).any():
-        at = int(np.argmax(new < old))
-        raise InternalError(f"row {int(rows[at])} has {int(old[at])} slots and cannot grow to {int(new[at])}")
-    if np.maximum.reduce(new) > tables.width * books.block_size:
-        at = int(np.argmax(new))
-        raise InternalError(f"row {int(rows[at])} cannot grow to {int(new[at])} tokens: that is beyond max_context")
     tables.require_distinct(rows)
+    live = tables.live.take(rows)
+    if np.count_nonzero(live) < len(rows):
+        tables.require_live(int(rows[~live][0]))
+    wrong = (new < old) | (new > tables.width * books.block_size)
+    if np.count_nonzero(wrong):
+        at = int(np.argmax(wrong))
+        raise InternalError(
+            f"row {int(rows[at])} cannot grow from {int(old[at])} to {int(new[at])} slots: it never shrinks here, "
+            f"and a table row ends at {tables.width * books.block_size}"
+        )
 
 
-def _copies(books: Books, rows: Int32s, old: Int32s, new: Int32s) -> list[tuple[int, int]]:
+def _copies(books: Books, rows: Int64s, old: Int32s, new: Int32s) -> list[tuple[int, int]]:
     """Which tails must be copied. Entries past a row's end are null, so full tails drop out by themselves."""
-    pool, tail_index = books.pool, old // books.block_size
-    np.minimum(tail_index, books.tables.width - 1, out=tail_index)
+    pool, tables = books.pool, books.tables
+    entries = rows * tables.width + np.minimum(old // books.block_size, tables.width - 1)
     copies: list[tuple[int, int]] = []
     for group in range(books.num_groups):
-        tails = books.tables.blocks[group][rows, tail_index]
-        shared = (pool.refs[tails] > 1) | (pool.content_ids[tails] != 0)
-        if shared.any():
+        tails = tables.flat[group].take(entries).astype(np.int64)
+        shared = (pool.refs.take(tails) > 1) | (pool.content_ids.take(tails) != 0)
+        if np.count_nonzero(shared):
             writes = shared & (new > old) & (old % books.block_size != 0)
-            copies += [(group, at) for at in _not_last_owner(books, tails, np.flatnonzero(writes))]
+            copies += [(group, at) for at in _not_last_owner(books, tails, writes.nonzero()[0])]
     return copies
 
 
-def _not_last_owner(books: Books, tails: Int32s, candidates: Int64s) -> list[int]:
+def _not_last_owner(books: Books, tails: Int64s, candidates: Int64s) -> list[int]:
     """Of several rows that write into one block in this step, the last owner stays where it is."""
     owners: dict[int, int] = {}
     moving = []
@@ -101,36 +105,33 @@ def _not_last_owner(books: Books, tails: Int32s, candidates: Int64s) -> list[int
     return moving
 
 
-def _copy_tails(books: Books, rows: Int32s, copies: list[tuple[int, int]], blocks: Int32s) -> None:
+def _copy_tails(books: Books, detail: GrowthDetail, blocks: Int64s) -> None:
     tables = books.tables
-    for (group, at), block in zip(copies, blocks.tolist(), strict=True):
-        row = int(rows[at])
+    for (group, at), block in zip(detail.copies, blocks.tolist(), strict=True):
+        row = int(detail.at[at])
         logical = int(tables.lengths[row]) // books.block_size
         source = int(tables.blocks[group, row, logical])
         books.copy_on_write(source, block)
         tables.blocks[group, row, logical] = block
         books.pool.groups[block] = group
-        books.drop(np.array([source], dtype=np.int32))
+        books.drop(np.array([source]))
 
 
-def _extend_rows(books: Books, rows: Int32s, detail: GrowthDetail, blocks: Int32s) -> None:
-    tables, growth = books.tables, detail.growth
-    at = growth.nonzero()[0]
-    owners, added = rows[at], growth[at]
-    held = tables.held[owners]
+def _extend_rows(books: Books, detail: GrowthDetail, blocks: Int64s) -> None:
+    tables = books.tables
+    grown = detail.growth.nonzero()[0]
+    owners, added = detail.at[grown], detail.growth[grown]
+    held = tables.held.take(owners)
     tables.held[owners] = held + added
-    if detail.growing == len(at):
-        entries, logical = owners, held
-    else:
-        entries = np.repeat(owners, added)
-        logical = np.repeat(held - np.cumsum(added, dtype=np.int32) + added, added)
-        logical += np.arange(detail.growing, dtype=np.int32)
+    entries = owners * tables.width + held
+    if detail.growing > len(grown):
+        entries = np.repeat(entries - np.cumsum(added) + added, added) + np.arange(detail.growing)
     for group in range(books.num_groups):
         own = blocks[group * detail.growing : (group + 1) * detail.growing]
-        tables.blocks[group][entries, logical] = own
+        tables.flat[group][entries] = own
         if books.num_groups > 1:
             books.pool.groups[own] = group
     if tables.promised_total:
-        spent = np.minimum(books.num_groups * added, tables.promised[owners])
+        spent = np.minimum(books.num_groups * added, tables.promised.take(owners))
         tables.promised[owners] -= spent
         tables.promised_total -= int(spent.sum())

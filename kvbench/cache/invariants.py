@@ -65,8 +65,9 @@ def check_states(books: Books) -> None:
 def check_owners(books: Books) -> None:
     """Ref count = number of table entries, parked rows included; no row names a block twice."""
     held = books.tables.blocks[:, books.tables.live]
-    entries = [held.ravel(), *books.parked]
-    owners = np.bincount(np.concatenate(entries), minlength=books.pool.num_blocks + 1)
+    owners = np.bincount(held.ravel(), minlength=books.pool.num_blocks + 1)
+    for blocks in books.parked:
+        owners[blocks] += 1
     owners[NULL_BLOCK] = 0
     wrong = owners != books.pool.refs
     if wrong.any():

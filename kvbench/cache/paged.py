@@ -11,6 +11,7 @@ from kvbench.cache.admission import commit_admission, plan_admission
 from kvbench.cache.books import Books
 from kvbench.cache.growth import commit_growth, plan_growth
 from kvbench.cache.invariants import check_books
+from kvbench.cache.publishing import publish_progress
 from kvbench.cache.types import Admission, AppendPlan, CacheSettings, CacheStats, Int32s, Int64s, Plan, Transfers
 from kvbench.errors import CannotRunError, InternalError
 
@@ -70,17 +71,13 @@ class PagedManager:
         return blocks
 
     def mark_computed(self, rows: Int32s, lengths: Int32s) -> None:
-        tables = self.books.tables
-        if (lengths > tables.lengths[rows]).any() or (lengths < tables.computed[rows]).any():
+        tables, at = self.books.tables, rows.astype(np.int64)
+        if np.count_nonzero((lengths > tables.lengths.take(at)) | (lengths < tables.computed.take(at))):
             self._refuse_progress(rows, lengths)
         self.epoch += 1
-        tables.computed[rows] = lengths
-        if not self.books.caching:
-            return
-        full = lengths // self.books.block_size
-        due = (full > tables.published[rows]).nonzero()[0]
-        for row, blocks in zip(rows[due].tolist(), full[due].tolist(), strict=True):
-            self._publish(row, blocks)
+        tables.computed[at] = lengths
+        if self.books.caching:
+            publish_progress(self.books, at, lengths)
 
     def release(self, row: int) -> None:
         self.epoch += 1
@@ -153,20 +150,6 @@ class PagedManager:
         if not plan.fits:
             raise InternalError(f"a refused plan cannot be committed: {plan.shortfall_blocks} blocks are missing")
         self.epoch += 1
-
-    def _publish(self, row: int, blocks: int) -> None:
-        """Offer full blocks [published, blocks) of the row to the index of every group."""
-        books, content = self.books, self.books.tables.contents[row]
-        if content is None:
-            raise InternalError(f"row {row} of the block tables holds no sequence")
-        first, size = int(books.tables.published[row]), books.block_size
-        keys = content.keys(books.chain, blocks)[first:blocks]
-        tokens = content.tokens[first * size : blocks * size].reshape(blocks - first, size)
-        books.tables.published[row] = blocks
-        for group, index in enumerate(books.indexes):
-            entries = books.tables.blocks[group, row]
-            before = int(books.pool.content_ids[entries[first - 1]]) if first else books.labels.root_id(content.salt)
-            index.publish(keys, tokens, entries[first:blocks], before)
 
     def _set_aside_again(self, row: int, returned: int) -> None:
         """Blocks that a cut gave back serve the row's promise again."""

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from kvbench.cache.pool import BlockPool
 
 PREFIX_CACHES = ("none", "hash")
-NO_BLOCKS: Int32s = np.zeros(0, dtype=np.int32)
+NO_BLOCKS: Int64s = np.zeros(0, dtype=np.int64)
 
 
 class Labels:
@@ -68,24 +68,24 @@ class HashIndex:
         """Distinct contents."""
         return len(self.blocks)
 
-    def find(self, keys: Sequence[bytes], tokens: Int32s, root: int) -> Int32s:
+    def find(self, keys: Sequence[bytes], tokens: Int32s, root: int) -> Int64s:
         """Blocks of the longest published prefix; `tokens` [n, block_size] belong to the n `keys`."""
         if not keys or keys[0] not in self.blocks:
             return NO_BLOCKS
-        found = np.fromiter(map(self.blocks.get, keys, repeat(0)), dtype=np.int32, count=len(keys))
-        if not found.all():
+        found = np.array(list(map(self.blocks.get, keys, repeat(0))), dtype=np.int64)
+        if np.count_nonzero(found) < len(found):
             found = found[: int(np.argmin(found != 0))]
         parents = np.empty(len(found) + 1, dtype=np.int64)
         parents[0] = root
-        parents[1:] = self._pool.content_ids[found]
-        wrong = self._labels.parent_ids[found] != parents[:-1]
-        differs = self._labels.tokens[found] != tokens[: len(found)]
-        if differs.any() or wrong.any():
-            wrong |= differs.any(axis=1)
+        self._pool.content_ids.take(found, out=parents[1:])
+        wrong = self._labels.parent_ids.take(found) != parents[:-1]
+        held, wanted = self._labels.tokens.take(found, axis=0), tokens[: len(found)]
+        if held.tobytes() != wanted.tobytes() or np.count_nonzero(wrong):
+            wrong |= (held != wanted).any(axis=1)
             found = found[: int(np.argmax(wrong))]
         return found
 
-    def publish(self, keys: Sequence[bytes], tokens: Int32s, blocks: Int32s, parent: int) -> None:
+    def publish(self, keys: Sequence[bytes], tokens: Int32s, blocks: Int64s, parent: int) -> None:
         """Offer consecutive full blocks of one sequence; `parent` is the content id before the first, 0 when that
         block could not be published. What collides with another content stays private, and so do its followers."""
         if len(blocks) > 1 and self._all_new(keys) and parent:
@@ -96,19 +96,25 @@ class HashIndex:
                 return
             parent = self._publish_one(key, own, block, parent)
 
+    def publish_tails(self, keys: list[bytes], tokens: Int32s, blocks: Int64s, parents: Int64s) -> None:
+        """Offer one full block each of many sequences; `tokens` [n, block_size], parents as in `publish`."""
+        if not self._all_new(keys) or np.count_nonzero(parents) < len(keys):
+            for key, own, block, parent in zip(keys, tokens, blocks.tolist(), parents.tolist(), strict=True):
+                if parent:
+                    self._publish_one(key, own, block, parent)
+            return
+        self._label_new(keys, tokens, blocks, parents, self._labels.new_ids(len(keys)))
+
     def adopt(self, key: bytes, tokens: Int32s, block: int, content: int, parent: int) -> None:
         """Publish a block that comes back from a lower tier under the content id it had."""
         self.blocks[key] = block
         self._label(key, tokens, block, content, parent)
         self._announce("stored", key)
 
-    def remove(self, blocks: Int32s) -> list[int]:
+    def remove(self, blocks: Int64s) -> list[int]:
         """Forget these blocks; returns those that were the last copy of their content."""
         gone: list[int] = blocks.tolist()
         labels = self._labels
-        if self._policy.watches_contents:
-            for block in gone:
-                self._policy.removed(block, int(self._pool.content_ids[block]), int(labels.parent_ids[block]))
         self._pool.content_ids[blocks] = 0
         if self.spare:
             gone = [block for block in gone if not self._drop_copy(block)]
@@ -139,14 +145,18 @@ class HashIndex:
         distinct = set(keys)
         return len(distinct) == len(keys) and self.blocks.keys().isdisjoint(distinct)
 
-    def _publish_run(self, keys: Sequence[bytes], tokens: Int32s, blocks: Int32s, parent: int) -> None:
-        """`_publish_one` for many blocks, none of whose keys is known."""
-        labels = self._labels
-        names = blocks.tolist()
-        first = labels.new_ids(len(names))
+    def _publish_run(self, keys: Sequence[bytes], tokens: Int32s, blocks: Int64s, parent: int) -> None:
+        """`_publish_one` for consecutive blocks, none of whose keys is known."""
+        first = self._labels.new_ids(len(keys))
+        parents = np.arange(first - 1, first - 1 + len(keys))
+        parents[0] = parent
+        self._label_new(keys, tokens, blocks, parents, first)
+
+    def _label_new(self, keys: Sequence[bytes], tokens: Int32s, blocks: Int64s, parents: Int64s, first: int) -> None:
+        """Contents that nobody knew, with the ids from `first` on."""
+        labels, names = self._labels, blocks.tolist()
         self._pool.content_ids[blocks] = np.arange(first, first + len(names))
-        labels.parent_ids[blocks] = np.arange(first - 1, first - 1 + len(names))
-        labels.parent_ids[names[0]] = parent
+        labels.parent_ids[blocks] = parents
         labels.tokens[blocks] = tokens
         for block, key in zip(names, keys, strict=True):
             labels.keys[block] = key

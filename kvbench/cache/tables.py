@@ -31,21 +31,19 @@ class BlockTables:
         self.block_size = block_size
         self.width = -(-max_context // block_size)
         self.blocks = np.zeros((num_groups, max_sequences, self.width), dtype=np.int32)
-        self.lengths = np.zeros(max_sequences, dtype=np.int32)
-        self.held = np.zeros(max_sequences, dtype=np.int32)
-        self.computed = np.zeros(max_sequences, dtype=np.int32)
-        self.published = np.zeros(max_sequences, dtype=np.int32)
-        self.promised = np.zeros(max_sequences, dtype=np.int64)
-        """Blocks set aside for the row's growth, over all groups"""
-        self.targets = np.zeros(max_sequences, dtype=np.int64)
-        """Blocks, over all groups, up to which growth was promised"""
+        self.flat = [group.reshape(-1) for group in self.blocks]
+        """Per group, the same entries with index row · width + logical block"""
+        self._columns = np.zeros((6, max_sequences), dtype=np.int32)
+        self.lengths, self.held, self.computed, self.published, self.promised, self.targets = self._columns
+        """`promised`: blocks, over all groups, set aside for the row's growth; `targets`: up to how many in all"""
         self.live = np.zeros(max_sequences, dtype=bool)
         self.contents: list[Content | None] = [None] * max_sequences
         self.promised_total = 0
         self.forks = 0
         """Live rows that were forked or forked from: only then can two rows share a tail block"""
         self.forked = np.zeros(max_sequences, dtype=bool)
-        self._seen = np.zeros(max_sequences, dtype=np.int32)
+        self._seen = np.zeros(max_sequences, dtype=np.int64)
+        self._order = np.arange(max_sequences, dtype=np.int64)
         self._free_rows = list(range(max_sequences - 1, -1, -1))
 
     def blocks_for(self, tokens: int) -> int:
@@ -62,33 +60,36 @@ class BlockTables:
         self.held[row] = self.blocks_for(length)
         return row
 
-    def close(self, row: int) -> Int32s:
+    def close(self, row: int) -> Int64s:
         """Forget the row; returns its blocks, tail first and, within one depth, group by group."""
         self.require_live(row)
-        held = int(self.held[row])
-        blocks = self.blocks[:, row, :held].T.ravel()[::-1].copy()
-        self.blocks[:, row, :held] = NULL_BLOCK
+        blocks = self._take_entries(row, 0)
         self.promised_total -= int(self.promised[row])
-        for column in (self.lengths, self.held, self.computed, self.published, self.promised, self.targets):
-            column[row] = 0
+        self._columns[:, row] = 0
         self.forks -= int(self.forked[row])
         self.live[row] = self.forked[row] = False
         self.contents[row] = None
         self._free_rows.append(row)
         return blocks
 
-    def cut(self, row: int, length: int) -> Int32s:
+    def cut(self, row: int, length: int) -> Int64s:
         """Shorten the row to `length` tokens; returns the blocks that it no longer needs, tail first."""
-        held, keep = int(self.held[row]), self.blocks_for(length)
-        dropped = self.blocks[:, row, keep:held].T.ravel()[::-1].copy()
-        self.blocks[:, row, keep:held] = NULL_BLOCK
+        keep = self.blocks_for(length)
+        dropped = self._take_entries(row, keep)
         self.lengths[row] = length
         self.held[row] = keep
         self.computed[row] = min(self.computed[row], length)
         self.published[row] = min(self.published[row], length // self.block_size)
         return dropped
 
-    def copy_row(self, row: int, content: Content) -> tuple[int, Int32s]:
+    def _take_entries(self, row: int, first: int) -> Int64s:
+        """Blocks [first, held) of every group leave the row: tail first, and group by group within one depth."""
+        entries = self.blocks[:, row, first : int(self.held[row])]
+        taken: Int64s = entries.T.ravel()[::-1].astype(np.int64)
+        entries[:] = NULL_BLOCK
+        return taken
+
+    def copy_row(self, row: int, content: Content) -> tuple[int, Int64s]:
         """A new row with the same blocks and progress, no promise; returns it and the blocks now shared."""
         twin = self.open(content, int(self.lengths[row]))
         held = int(self.held[row])
@@ -98,7 +99,7 @@ class BlockTables:
         for member in (row, twin):
             self.forks += int(not self.forked[member])
             self.forked[member] = True
-        return twin, self.blocks[:, twin, :held].ravel()
+        return twin, self.blocks[:, twin, :held].ravel().astype(np.int64)
 
     def promise(self, row: int, target: int, promised: int) -> None:
         self.targets[row] = target
@@ -121,28 +122,28 @@ class BlockTables:
         if not 0 <= row < len(self.live) or not self.live[row]:
             raise InternalError(f"row {row} of the block tables holds no sequence")
 
-    def require_distinct(self, rows: Int32s) -> None:
-        order = np.arange(len(rows), dtype=np.int32)
+    def require_distinct(self, rows: Int64s) -> None:
+        if len(rows) > len(self.live):
+            raise InternalError(f"{len(rows)} rows named, the block tables have {len(self.live)}")
+        order = self._order[: len(rows)]
         self._seen[rows] = order
-        twice = self._seen[rows] != order
-        if twice.any():
+        twice = self._seen.take(rows) != order
+        if np.count_nonzero(twice):
             raise InternalError(f"row {int(rows[twice][0])} of the block tables is named twice in one call")
 
     def slots(self, rows: Int32s, starts: Int32s, counts: Int32s, group: int) -> Int64s:
         """Flat slot ids of tokens [start, start + count) of each row, concatenated."""
-        if len(counts) and counts.max() == 1 == counts.min():
-            positions, owners = starts.astype(np.int64), rows
-        else:
+        owners, positions = rows.astype(np.int64), starts.astype(np.int64)
+        if np.count_nonzero(counts == 1) != len(counts):
             ends = np.cumsum(counts, dtype=np.int64)
-            total = int(ends[-1]) if len(ends) else 0
-            positions = np.arange(total) + np.repeat(starts - ends + counts, counts)
-            owners = np.repeat(rows, counts)
-        logical, offsets = np.divmod(positions, self.block_size)
-        if len(logical) and logical.max() >= self.width:
+            positions = np.repeat(positions - ends + counts, counts)
+            positions += np.arange(len(positions))
+            owners = np.repeat(owners, counts)
+        logical = positions // self.block_size
+        if np.count_nonzero(logical >= self.width):
             raise InternalError(f"a slot beyond max_context was asked for (token {int(positions.max())})")
-        physical: Int64s = self.blocks[group][owners, logical].astype(np.int64)
-        if not physical.all():
+        physical = self.flat[group].take(owners * self.width + logical)
+        if np.count_nonzero(physical) != len(physical):
             row = int(owners[physical == NULL_BLOCK][0])
             raise InternalError(f"row {row} has no block for a token whose slot was asked for")
-        flat: Int64s = physical * self.block_size + offsets
-        return flat
+        return positions + (physical - logical) * self.block_size

@@ -1,0 +1,71 @@
+"""Publishing: a block enters the prefix index when its last token is computed, not before (E09).
+
+Of a row with c computed tokens, in blocks: [0, published) were offered before, [published, ⌊c / B⌋) are offered now,
+and the rest stays private.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from kvbench.errors import InternalError
+
+if TYPE_CHECKING:
+    from kvbench.cache.books import Books
+    from kvbench.cache.content import Content
+    from kvbench.cache.types import Int32s, Int64s
+
+
+def publish_progress(books: Books, rows: Int64s, computed: Int32s) -> None:
+    """Offer what has become full; only rows that crossed a block boundary cost anything."""
+    full = computed // books.block_size
+    published = books.tables.published.take(rows)
+    due = (full > published).nonzero()[0]
+    if not len(due):
+        return
+    ready, first, end = rows[due], published[due], full[due]
+    books.tables.published[ready] = end
+    single = end - first == 1
+    if np.count_nonzero(single) == len(due):
+        _publish_tails(books, ready, first)
+        return
+    for row, start, stop in zip(ready.tolist(), first.tolist(), end.tolist(), strict=True):
+        _publish_run(books, row, start, stop)
+
+
+def _publish_tails(books: Books, rows: Int64s, logical: Int32s) -> None:
+    """One block per row, the usual step of running sequences."""
+    keys, chunks, roots = [], [], []
+    for row, block in zip(rows.tolist(), logical.tolist(), strict=True):
+        content = _content(books, row)
+        key, chunk = content.key_and_bytes(books.chain, block)
+        keys.append(key)
+        chunks.append(chunk)
+        roots.append(0 if block else books.labels.root_id(content.salt))
+    tokens = np.frombuffer(b"".join(chunks), dtype=np.int32).reshape(len(rows), books.block_size)
+    entries = rows * books.tables.width + logical
+    for group, index in enumerate(books.indexes):
+        flat = books.tables.flat[group]
+        before = books.pool.content_ids.take(flat.take(np.maximum(entries - 1, 0)))
+        parents = np.where(logical > 0, before, roots)
+        index.publish_tails(keys, tokens, flat.take(entries).astype(np.int64), parents)
+
+
+def _publish_run(books: Books, row: int, first: int, end: int) -> None:
+    """Consecutive blocks [first, end) of one row: a prefill."""
+    content, size = _content(books, row), books.block_size
+    keys = content.keys(books.chain, end)[first:end]
+    tokens = content.tokens[first * size : end * size].reshape(end - first, size)
+    for group, index in enumerate(books.indexes):
+        entries = books.tables.blocks[group, row]
+        before = int(books.pool.content_ids[entries[first - 1]]) if first else books.labels.root_id(content.salt)
+        index.publish(keys, tokens, entries[first:end].astype(np.int64), before)
+
+
+def _content(books: Books, row: int) -> Content:
+    content = books.tables.contents[row]
+    if content is None:
+        raise InternalError(f"row {row} of the block tables holds no sequence")
+    return content
