@@ -158,7 +158,15 @@ def read_journal(path: Path) -> Journal | None:
     if not (path / JOURNAL).exists():
         return None
     found = files.read_json(path / JOURNAL)
+    lists = found.get("files"), found.get("absorbed")
+    if not all(isinstance(names, list) and all(_is_inside(name) for name in names) for names in lists):
+        raise DataError(f"{path / JOURNAL} is not what kvbench writes", hint="the file is damaged")
     return Journal(found["files"], found["absorbed"])
+
+
+def _is_inside(name: Any) -> bool:
+    """Whether a name from the journal is a plain relative path: it is going to be moved or removed."""
+    return isinstance(name, str) and bool(name) and not Path(name).is_absolute() and ".." not in Path(name).parts
 
 
 def open_parquet(path: Path) -> pq.ParquetFile:
