@@ -1,0 +1,306 @@
+"""Cases E01–E25: pool, index and prefix accounting. Block size 4; "pool n" means n usable blocks."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from kvbench.cache.content import Content, KeyChain
+from tests.cache.machines import Device, admit, append, ints, paged, run_through, serve
+
+A8, B16 = range(8), range(100, 116)
+
+
+def hits(manager, tokens, **options) -> int:
+    content = tokens if isinstance(tokens, Content) else Content(tokens)
+    return manager.plan(content, content.length, **options).cached_tokens
+
+
+def test_e01_contents_that_were_overwritten_are_not_found() -> None:
+    """Pool 4. A = 8 tokens, finish. B = 16 other tokens takes all 4. A's prompt: no hit; only B's full blocks are
+    in the index."""
+    manager = paged(4)
+    run_through(manager, A8)
+    serve(manager, B16)
+    assert hits(manager, [*A8, 9]) == 0
+    keys = Content(B16).keys(manager.books.chain, 4)
+    assert set(manager.books.indexes[0].blocks) == set(keys)
+
+
+def test_e02_an_evicted_block_is_forgotten_before_it_is_handed_out() -> None:
+    """Evict a cached block, hand it out mutable, ask for the old key: a miss, and the block has no content id."""
+    manager = paged(2)
+    run_through(manager, A8)
+    admission = admit(manager, B16[:8])
+    assert not manager.books.pool.content_ids.any()
+    assert not manager.books.indexes[0].blocks
+    manager.release(admission.row)
+    assert hits(manager, [*A8, 9]) == 0
+
+
+@pytest.mark.parametrize("eviction", ["lru", "fifo"])
+def test_e04_removed_is_announced_with_the_last_copy(eviction: str) -> None:
+    """A and B, the same 8 tokens computed at the same time: the second block's key lives in two blocks. `stored` once,
+    `removed` only after the last copy is gone."""
+    manager = paged(4, eviction=eviction)
+    events: list[tuple[str, bytes]] = []
+    manager.listener = lambda event, key: events.append((event, key))
+    first, second = admit(manager, A8), admit(manager, A8)
+    manager.mark_computed(ints(first.row, second.row), ints(8, 8))
+    keys = Content(A8).keys(manager.books.chain, 2)
+    assert events == [("stored", key) for key in keys]
+    manager.release(first.row)
+    manager.release(second.row)
+    events.clear()
+    one_at_a_time = [admit(manager, [50 + number]) for number in range(4)]
+    assert all(one_at_a_time)
+    removed = [key for event, key in events if event == "removed"]
+    assert sorted(removed) == sorted(keys)
+    assert removed.index(keys[1]) < removed.index(keys[0])
+    assert manager.stats().evictions == 4
+
+
+def test_e05_a_refused_plan_leaves_no_trace_and_hits_are_not_supply_twice() -> None:
+    """Pool 4, a cached chain of 3. A request of 5 blocks with those 3 hits is refused, without touching ref counts or
+    the LRU order; one of 4 blocks with the same hits is admitted."""
+    manager = paged(4)
+    run_through(manager, range(12))
+    order = manager.books.policy.order()
+    refused = manager.plan(Content(range(20)), 20)
+    assert (refused.fits, refused.cached_tokens, refused.shortfall_blocks) == (False, 12, 1)
+    assert manager.books.policy.order() == order
+    assert not manager.books.pool.refs.any()
+    admitted = admit(manager, range(16))
+    assert admitted.cached_tokens == 12
+    manager.check_invariants()
+
+
+def test_e06_hits_are_taken_before_anything_is_evicted() -> None:
+    """All free blocks are cached and the LRU head is the very hit blocks: the new ones are the other two."""
+    manager = paged(4)
+    run_through(manager, A8)
+    run_through(manager, B16[:8])
+    hit = sorted(manager.books.policy.order()[:2])
+    admission = admit(manager, range(16))
+    blocks = manager.table(ints(admission.row), 4)[0].tolist()
+    assert sorted(blocks[:2]) == hit
+    assert sorted(blocks) == [1, 2, 3, 4]
+
+
+def test_e07_hits_of_all_groups_are_taken_before_any_group_allocates() -> None:
+    """Two groups, each with one hit that is next in the eviction order, and one new block each: no physical block
+    appears twice."""
+    manager = paged(4, groups=2)
+    run_through(manager, range(4))
+    run_through(manager, range(50, 54))
+    admission = admit(manager, range(8))
+    assert admission.cached_tokens == 4
+    blocks = [manager.table(ints(admission.row), 2, group)[0].tolist() for group in range(2)]
+    assert sorted(blocks[0] + blocks[1]) == [1, 2, 3, 4]
+    manager.check_invariants()
+
+
+def test_e08_claiming_a_hit_keeps_its_key() -> None:
+    """A hit on an unowned block, finish, hit again."""
+    manager = paged(4)
+    for expected in (0, 8, 8):
+        admission = admit(manager, range(9))
+        assert admission.cached_tokens == expected
+        manager.mark_computed(ints(admission.row), ints(9))
+        manager.release(admission.row)
+
+
+def test_e09_a_block_over_two_chunks_is_published_when_its_last_token_is_computed() -> None:
+    """Chunk budget 6, prompt 8: block 1 spans two chunks."""
+    manager = paged(4)
+    row = admit(manager, A8).row
+    manager.mark_computed(ints(row), ints(6))
+    assert hits(manager, [*A8, 9]) == 4
+    manager.mark_computed(ints(row), ints(7))
+    assert hits(manager, [*A8, 9]) == 4
+    manager.mark_computed(ints(row), ints(8))
+    assert hits(manager, [*A8, 9]) == 8
+
+
+def test_e11_with_two_groups_each_is_released_tail_first() -> None:
+    """The eviction order is tail-first within each group, also when the release had to wait for a copy in flight."""
+    orders = []
+    for deferred in (False, True):
+        manager = paged(8, groups=2, host_blocks=16)
+        run_through(manager, range(13))
+        run_through(manager, range(50, 66))
+        row = admit(manager, range(13)).row
+        owned = [manager.table(ints(row), 3, group)[0].tolist() for group in range(2)]
+        transfers = manager.take_transfers()
+        if deferred:
+            manager.release(row)
+            assert manager.stats().blocks_cached == 0
+            manager.complete(transfers)
+        else:
+            manager.complete(transfers)
+            manager.release(row)
+        manager.check_invariants()
+        order = manager.books.policy.order()
+        for blocks in owned:
+            assert [block for block in order if block in blocks] == blocks[::-1]
+        orders.append(order)
+    assert orders[0] == orders[1]
+
+
+def test_e12_a_prompt_that_is_cached_whole_still_computes_its_last_token() -> None:
+    """Prompt 8, fully cached: 4 tokens hit, the chain is not broken, and a later prompt of 12 hits 8."""
+    manager = paged(6)
+    run_through(manager, A8)
+    admission = admit(manager, A8)
+    assert admission.cached_tokens == 4
+    manager.mark_computed(ints(admission.row), ints(8))
+    manager.release(admission.row)
+    manager.check_invariants()
+    assert hits(manager, range(12)) == 8
+
+
+def test_e14_two_plans_that_count_the_same_unowned_hit() -> None:
+    """Pool 3, a cached block that both requests hit, room for one: the second plan is stale, and made anew it is
+    refused."""
+    manager = paged(3)
+    run_through(manager, range(4))
+    first = manager.plan(Content([*range(4), *range(20, 28)]), 12)
+    second = manager.plan(Content([*range(4), *range(30, 38)]), 12)
+    assert first.fits
+    assert second.fits
+    manager.commit(first)
+    again = manager.plan(second.content, 12)
+    assert (again.fits, again.cached_tokens, again.shortfall_blocks) == (False, 4, 2)
+
+
+def test_e15_hits_save_compute_but_unowned_ones_still_cost_capacity() -> None:
+    """Pool 4 with 2 cached blocks: 2 hits and 3 new blocks do not fit, although 8 tokens need no compute; while a
+    sequence that owns the hits is running, they cost nothing."""
+    manager = paged(4)
+    run_through(manager, A8)
+    plan = manager.plan(Content(range(20)), 20)
+    assert (plan.cached_tokens, plan.fits, plan.shortfall_blocks) == (8, False, 1)
+    manager = paged(5)
+    serve(manager, range(9))
+    plan = manager.plan(Content([*A8, *range(40, 48)]), 16)
+    assert (plan.cached_tokens, plan.fits, plan.new_blocks) == (8, True, 2)
+
+
+def test_e17_a_readmitted_sequence_computes_the_rest_and_not_past_its_end() -> None:
+    """Preempted after 6 tokens, re-admitted with 1 hit block: 2 tokens are left to compute."""
+    manager = paged(4)
+    row = admit(manager, range(6)).row
+    manager.mark_computed(ints(row), ints(6))
+    manager.release(row)
+    admission = admit(manager, range(6), readmission=True)
+    assert admission.cached_tokens == 4
+    assert 6 - admission.cached_tokens == 2
+
+
+def test_e19_rehits_after_a_preemption_are_counted_apart() -> None:
+    """Random prompts, each preempted and re-admitted: the reported hit rate is 0."""
+    manager = paged(16)
+    random = np.random.default_rng(0)
+    for _ in range(10):
+        tokens = random.integers(0, 10_000, 9)
+        run_through(manager, tokens)
+        run_through(manager, tokens, readmission=True)
+    stats = manager.stats()
+    assert (stats.prefix_cache_queries, stats.prefix_cache_hits) == (90, 0)
+    assert (stats.preempted_queries, stats.preempted_hits) == (90, 80)
+
+
+@pytest.mark.parametrize("function", ["constant", "blind to the parent"])
+@pytest.mark.parametrize("host_blocks", [0, 8])
+def test_e20_colliding_digests_cost_hits_and_never_give_wrong_kv(function: str, host_blocks: int) -> None:
+    """A digest that is constant, and one that does not see the parent: every hit holds precisely its own tokens."""
+    manager = paged(6, hash_function=function, host_blocks=host_blocks)
+    device, random = Device(4), np.random.default_rng(1)
+    for _ in range(120):
+        content = Content(random.integers(0, 2, 13), salt=[None, "s"][int(random.integers(2))])
+        admission = admit(manager, content)
+        transfers = manager.take_transfers()
+        device.carry_out(transfers)
+        manager.complete(transfers)
+        device.write(manager, admission.row, content, admission.cached_tokens, 13)
+        device.assert_holds(manager, admission.row, content, 13)
+        manager.mark_computed(ints(admission.row), ints(13))
+        manager.release(admission.row)
+        manager.check_invariants()
+
+
+def test_e20_an_ancestor_that_collides_makes_a_miss() -> None:
+    """Same second block after different first ones, under a digest that sees the second block only."""
+    manager = paged(8, hash_function="blind to the parent")
+    run_through(manager, [0, 0, 0, 0, 7, 7, 7, 7])
+    assert hits(manager, [1, 1, 1, 1, 7, 7, 7, 7, 9]) == 0
+    run_through(manager, [1, 1, 1, 1, 7, 7, 7, 7])
+    assert hits(manager, [1, 1, 1, 1, 7, 7, 7, 7, 9]) == 4
+    assert hits(manager, [0, 0, 0, 0, 7, 7, 7, 7, 9]) == 8
+
+
+@pytest.mark.parametrize("function", ["xxh3-128", "sha256", "constant"])
+def test_e22_salts_make_disjoint_namespaces(function: str) -> None:
+    """Salts s1, s2, the empty one, and none: nobody hits another's blocks, whatever the digest."""
+    salts = [None, "", "s1", "s2"]
+    manager = paged(16, hash_function=function)
+    for salt in salts:
+        content = Content(range(9), salt=salt)
+        assert hits(manager, content) == 0
+        run_through(manager, content)
+    if function != "constant":
+        assert [hits(manager, Content(range(9), salt=salt)) for salt in salts] == [8] * 4
+    chain = KeyChain(4, b"model a")
+    roots = {chain.root(salt) for salt in salts} | {KeyChain(4, b"model b").root(salt) for salt in salts}
+    assert len(roots) == 8
+
+
+def test_e24_a_partly_filled_block_is_never_published() -> None:
+    """No key for a partial tail, hence none to go stale when the block becomes full."""
+    manager = paged(4)
+    events: list[tuple[str, bytes]] = []
+    manager.listener = lambda event, key: events.append((event, key))
+    content = Content(range(7))
+    row = serve(manager, content)
+    assert len(events) == 1
+    content.append(7)
+    append(manager, row, 8)
+    manager.mark_computed(ints(row), ints(8))
+    assert [event for event, _ in events] == ["stored", "stored"]
+
+
+@pytest.mark.parametrize("function", ["xxh3-128", "sha256"])
+def test_e25_keys_are_equal_in_every_process(function: str) -> None:
+    """The same prompt hashed in processes with different PYTHONHASHSEED."""
+    program = (
+        "from kvbench.cache.content import Content, KeyChain\n"
+        f"keys = Content(range(32), salt='tenant').keys(KeyChain(4, b'model', {function!r}), 8)\n"
+        "print(b''.join(keys).hex())"
+    )
+    seen = {
+        subprocess.run(
+            [sys.executable, "-c", program],
+            env={"PYTHONHASHSEED": seed, "PYTHONPATH": ":".join(sys.path)},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for seed in ("0", "1", "77")
+    }
+    here = b"".join(Content(range(32), salt="tenant").keys(KeyChain(4, b"model", function), 8)).hex()
+    assert seen == {here + "\n"}
+
+
+def test_e51_the_hit_of_all_groups_is_the_least_of_each() -> None:
+    """The second group has lost its last block: what both groups have counts."""
+    manager = paged(9, groups=2)
+    run_through(manager, range(16))
+    manager.release(admit(manager, [70]).row)
+    assert sorted(len(index) for index in manager.books.indexes) == [3, 4]
+    admission = admit(manager, range(17))
+    assert admission is None
+    assert hits(manager, range(16)) == 12
+    manager.check_invariants()
