@@ -1,0 +1,102 @@
+"""The front door: light, honest about errors, and documented."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from importlib import import_module
+from pathlib import Path
+
+import click
+import pytest
+
+from kvbench.cli import main as main_module
+from kvbench.cli.main import COMMANDS, run
+from kvbench.cli.pages import page
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def test_help_imports_no_heavy_library() -> None:
+    """torch, pandas, pyarrow, pydantic, numba, scipy and rich are for the commands that need them."""
+    code = (
+        "import sys; from kvbench.cli.main import run; run(['--help']); "
+        "print(sorted({'torch','pandas','pyarrow','pydantic','numba','numpy','scipy','rich'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.rstrip().endswith("[]")
+
+
+def test_import_kvbench_loads_neither_torch_nor_pandas() -> None:
+    code = "import sys, kvbench; print(sorted({'torch', 'pandas', 'pyarrow'} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_short_help_in_the_front_door_is_the_commands_own(name: str) -> None:
+    module, _, attribute = COMMANDS[name][0].partition(":")
+    command: click.Command = getattr(import_module(module), attribute)
+    assert command.name == name
+    assert command.help
+
+
+def test_the_command_page_is_current() -> None:
+    assert (ROOT / "docs" / "cli.md").read_text() == page(), "run: python -m kvbench.cli.pages docs/cli.md"
+
+
+@pytest.mark.parametrize("arguments", [["nonsense"], ["sweep", "--nonsense"], ["sweep"], ["report"], ["sweep", "smok"]])
+def test_bad_usage_is_exit_2_with_a_hint(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(arguments) == 2
+    err = capsys.readouterr().err
+    assert err.startswith("error: ")
+    assert "hint: " in err
+
+
+def test_an_unknown_command_is_told_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
+    run(["swep"])
+    assert "did you mean 'sweep'?" in capsys.readouterr().err
+
+
+def test_our_own_bug_is_exit_70_and_its_traceback_goes_to_a_file(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("KVBENCH_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(main_module.cli, "main", lambda **_: 1 / 0)
+    assert run(["doctor"]) == 70
+    err = capsys.readouterr().err
+    assert "Traceback" not in err
+    (log,) = (tmp_path / "log").iterdir()
+    assert str(log) in err
+    assert "ZeroDivisionError" in log.read_text()
+
+
+def test_a_reader_that_goes_away_is_no_error() -> None:
+    done = subprocess.run(
+        f"{sys.executable} -m kvbench suites schema | head -n 1; exit ${{PIPESTATUS[0]}}",
+        shell=True,
+        executable="/bin/bash",
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0
+    assert done.stderr == ""
+
+
+def test_m66_force_color_in_a_ci_log_moves_no_cursor() -> None:
+    """FORCE_COLOR=1 and CI=1: colour at most, no cursor movement, no carriage return."""
+    import os
+
+    done = subprocess.run(
+        [sys.executable, "-m", "kvbench", "sweep", "no-such-suite"],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "FORCE_COLOR": "1", "CI": "1"},
+    )
+    assert done.returncode == 2
+    escapes = [part.split("m", 1)[0] for part in done.stderr.split("\x1b[")[1:]]
+    assert escapes
+    assert all(code.replace(";", "").isdigit() for code in escapes)
+    assert "\r" not in done.stderr
