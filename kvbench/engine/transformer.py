@@ -30,6 +30,7 @@ class Transformer:
 
     def __init__(self, geometry: ModelGeometry, weights: Weights, device: torch.device) -> None:
         self.geometry, self.weights, self.device = geometry, weights, device
+        self._dtype = weights.embedding.dtype
         self._rotary = RotaryTable(geometry, device)
         self._group_of_layer = _group_of_layer(geometry)
         self._last_layer = geometry.num_layers - 1
@@ -57,27 +58,23 @@ class Transformer:
     def _project(self, layer: LayerWeights, hidden: Tensor, rotations: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Q `[T, query_heads, d]`, K and V `[T, kv_heads, d]`, rotated."""
         g = self.geometry
-        qkv = layer.qkv(self._norm(hidden, layer.attention_norm)).unflatten(-1, (-1, g.head_dim))
+        qkv = layer.qkv(layer.attention_norm(hidden).to(self._dtype)).unflatten(-1, (-1, g.head_dim))
         qk, v = qkv[:, : -g.kv_heads], qkv[:, -g.kv_heads :]
         wide = qk.float()
         if layer.qk_norm is not None:
-            wide = F.rms_norm(wide, (g.head_dim,), None, g.rms_norm_eps) * layer.qk_norm
+            wide = layer.qk_norm(wide)
         rotate_(wide, rotations)
         qk = wide.to(qkv.dtype)
         return qk[:, : g.query_heads], qk[:, g.query_heads :], v
 
     def _mlp(self, layer: LayerWeights, hidden: Tensor) -> Tensor:
-        gate, up = layer.gate_up(self._norm(hidden, layer.mlp_norm)).chunk(2, dim=-1)
+        gate, up = layer.gate_up(layer.mlp_norm(hidden).to(self._dtype)).chunk(2, dim=-1)
         return layer.down(F.silu(gate).mul_(up))
 
     def _logits(self, hidden: Tensor, count: int) -> Tensor:
         if count == 0:
             return hidden.new_empty((0, self.geometry.vocab_size))
-        return self.weights.head(self._norm(hidden, self.weights.final_norm)).float()
-
-    def _norm(self, hidden: Tensor, weight: Tensor) -> Tensor:
-        normed = F.rms_norm(hidden, weight.shape, weight, self.geometry.rms_norm_eps)
-        return normed.to(self.weights.embedding.dtype)
+        return self.weights.head(self.weights.final_norm(hidden).to(self._dtype)).float()
 
     def _staged(self, array: NDArray[np.int64]) -> Tensor:
         return torch.from_numpy(array).to(self.device, non_blocking=True)

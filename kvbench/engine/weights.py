@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from kvbench.engine.norm import RmsNorm
 from kvbench.engine.rope import pair_neighbours
 
 if TYPE_CHECKING:
@@ -64,14 +65,13 @@ def can_pack(weight: Tensor) -> bool:
 class LayerWeights:
     """One decoder layer. Norm weights are float32; matrices have the model's weight dtype."""
 
-    attention_norm: Tensor
-    """`[hidden]`"""
+    attention_norm: RmsNorm
     qkv: Linear
     """hidden → (query_heads + 2 · kv_heads) · head_dim, Q and K with rotary pairs as neighbours"""
-    qk_norm: Tensor | None
-    """`[query_heads + kv_heads, head_dim]` (qwen3)"""
+    qk_norm: RmsNorm | None
+    """A weight per head of Q and K, `[query_heads + kv_heads, head_dim]` (qwen3)"""
     output: Linear
-    mlp_norm: Tensor
+    mlp_norm: RmsNorm
     gate_up: Linear
     """hidden → 2 · intermediate"""
     down: Linear
@@ -84,7 +84,7 @@ class Weights:
     embedding: Tensor
     """`[vocab, hidden]`"""
     layers: list[LayerWeights]
-    final_norm: Tensor
+    final_norm: RmsNorm
     head: Linear
     """hidden → vocab"""
 
@@ -142,8 +142,8 @@ class _Assembler:
     def tensor(self, name: str, dtype: torch.dtype | None = None) -> Tensor:
         return self.source(name, self.shapes[name]).to(dtype or self.dtype)
 
-    def norm(self, name: str) -> Tensor:
-        return self.tensor(name, torch.float32)
+    def norm(self, name: str) -> RmsNorm:
+        return RmsNorm(self.tensor(name, torch.float32), self.geometry.rms_norm_eps)
 
     def linear(self, *names: str) -> Linear:
         weight = torch.cat([self._rows(f"{name}.weight") for name in names])
@@ -155,12 +155,14 @@ class _Assembler:
         is_rotated = ".q_proj." in name or ".k_proj." in name
         return pair_neighbours(rows, self.geometry.head_dim) if is_rotated else rows
 
-    def qk_norm(self, attention: str) -> Tensor | None:
-        if not self.geometry.qk_norm:
+    def qk_norm(self, attention: str) -> RmsNorm | None:
+        g = self.geometry
+        if not g.qk_norm:
             return None
-        heads = {"q": self.geometry.query_heads, "k": self.geometry.kv_heads}
-        norms = {x: pair_neighbours(self.norm(f"{attention}.{x}_norm.weight"), self.geometry.head_dim) for x in heads}
-        return torch.cat([norms[x].expand(count, -1) for x, count in heads.items()])
+        heads = {"q": g.query_heads, "k": g.kv_heads}
+        weights = {x: self.tensor(f"{attention}.{x}_norm.weight", torch.float32) for x in heads}
+        rows = [pair_neighbours(weights[x], g.head_dim).expand(count, -1) for x, count in heads.items()]
+        return RmsNorm(torch.cat(rows), g.rms_norm_eps)
 
     def layer(self, index: int) -> LayerWeights:
         prefix = f"model.layers.{index}"
