@@ -49,7 +49,7 @@ def check_states(books: Books) -> None:
         raise InternalError("the free stack and the free blocks are not the same set")
     owned, pinned, known = pool.refs > 0, pool.pins > 0, pool.content_ids != 0
     state = pool.state
-    _require(~(owned & ~pinned) | (state == USED), "block {} has an owner but is not used")
+    _require((owned & ~pinned) == (state == USED), "block {}: owners and state disagree")
     _require(pinned == (state == IN_TRANSFER), "block {}: pins and state disagree")
     _require((state != CACHED) | (~owned & known), "block {} is cached but owned or unpublished")
     _require((state != FREE) | (~owned & ~known), "block {} is free but owned or published")
@@ -129,8 +129,10 @@ def check_index(books: Books) -> None:
                     raise InternalError(f"block {block} is indexed under a key that it does not have")
                 if books.num_groups > 1 and pool.groups[block] != group:
                     raise InternalError(f"block {block} is indexed for group {group} but belongs to another")
-    if sorted(seen) != np.flatnonzero(pool.content_ids).tolist():
-        raise InternalError(f"{len(seen)} blocks are indexed, {np.count_nonzero(pool.content_ids)} are published")
+    published = np.flatnonzero(pool.content_ids).tolist()
+    if sorted(seen) != published:
+        wrong = set(seen) ^ set(published) or {block for block in seen if seen.count(block) > 1}
+        raise InternalError(f"block {min(wrong)} is indexed {seen.count(min(wrong))} times, published or not")
 
 
 def check_parents(books: Books) -> None:

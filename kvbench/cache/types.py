@@ -105,7 +105,7 @@ class AppendPlan:
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """A sequence that now has a row in the block tables."""
+    """A sequence that now has a row in the block tables. `cached_tokens` includes `promoted_tokens`."""
 
     row: int
     cached_tokens: int
