@@ -35,7 +35,7 @@ class CaseSummary:
     statuses: dict[str, int]
     metrics: dict[str, Spread]
     facts: dict[str, Any]
-    """Columns with one value in all samples: settings, model, device."""
+    """Columns with one value in all samples that have it: settings, model, device."""
     warnings: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)
 
@@ -74,7 +74,14 @@ def _summary(case_id: str, rows: list[Mapping[str, Any]], metrics: Sequence[str]
 
 
 def _facts(rows: list[Mapping[str, Any]], metrics: set[str]) -> dict[str, Any]:
-    return {n: v for n, v in rows[0].items() if n not in metrics and all(row.get(n) == v for row in rows[1:])}
+    """Columns with one value in all samples that have any: a crashed one may know less than the others."""
+    names = dict.fromkeys(name for row in rows for name in row if name not in metrics)
+    found = {}
+    for name in names:
+        values = [row[name] for row in rows if row.get(name) is not None]
+        if values and all(value == values[0] for value in values):
+            found[name] = values[0]
+    return found
 
 
 def stored_warnings(row: Mapping[str, Any]) -> list[tuple[str, dict[str, Any]]]:

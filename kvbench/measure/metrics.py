@@ -173,6 +173,7 @@ def _occupancy(steps: Sequence[StepRecord], block_size: int) -> dict[str, Value]
     metrics: dict[str, Value] = {
         "kv_capacity_bytes": int(capacity.max()),
         "kv_blocks_total": int(_column(steps, "kv_blocks_total").max()),
+        "kv_capacity_tokens": int(slots.max()),
         "kv_utilisation_mean": _mean_over_time(used, duration),
         "kv_utilisation_p50": _median_over_time(used, duration),
         "kv_utilisation_peak": float(used.max()),

@@ -29,7 +29,7 @@ def text(name: str, numbers: Numbers) -> str:
 
 def _too_few_samples(numbers: Numbers) -> str:
     missing = ", ".join(f"{name} (needs {needed})" for name, needed in numbers["missing"].items())
-    return f"{numbers['of']}: {numbers['count']} values are too few for {missing}"
+    return f"not shown for {numbers['of']}: {missing} of {numbers['count']} values"
 
 
 TEXTS: dict[str, Callable[[Numbers], str]] = {

@@ -20,9 +20,9 @@ from kvbench.store.run import Run
 HEADLINES: dict[str, tuple[str, ...]] = {
     "engine": (
         "output_tokens_per_s", "spread", "ttft_p50_s", "tpot_p50_s", "goodput_per_s", "prefix_hit_rate", "preemptions",
-        "ttft_p95_s", "prefill_tokens_per_busy_s", "decode_tokens_per_busy_s", "active_sequences_max",
-        "kv_utilisation_peak", "kv_error_rel_rms", "internal_share_mean", "reserved_share_mean", "evictions",
-        "host_promotions", "promotion_stall_s", "e2e_p50_s",
+        "kv_capacity_tokens", "prefill_tokens_per_busy_s", "decode_tokens_per_busy_s", "kv_error_rel_rms",
+        "ttft_p95_s", "active_sequences_max", "kv_utilisation_peak", "internal_share_mean", "reserved_share_mean",
+        "evictions", "host_promotions", "promotion_stall_s", "e2e_p50_s",
     ),
     "kernel": (
         "decode_s", "spread", "bytes_per_s", "copy_share", "error_rel_rms", "iterations", "lag1_autocorrelation",
@@ -161,8 +161,8 @@ def _facts(lines: list[CaseLine], axes: list[str]) -> tuple[dict[str, Any], list
     """What all cases share, and the names of what differs without being an axis."""
     same, differ = {}, []
     for name in _FACTS:
-        values = [line.facts.get(name) for line in lines]
-        if name in axes or all(value is None for value in values):
+        values = [line.facts[name] for line in lines if line.facts.get(name) is not None]
+        if name in axes or not values:
             continue
         if all(value == values[0] for value in values):
             same[name] = values[0]
@@ -179,7 +179,7 @@ def _metrics(table: CaseTable, kind: str, show_all: bool) -> list[Column]:
         values = [line.value(name) for line in table.lines if line.ok_samples]
         if all(value is None for value in values):
             continue
-        if not show_all and all(value == 0 for value in values):
+        if not show_all and len(values) > 1 and all(value == 0 for value in values):
             if name != "spread":
                 table.constants[name] = 0
             continue

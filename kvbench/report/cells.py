@@ -36,7 +36,7 @@ def metric_label(column: Column) -> str:
     for unit, ending in (("s", "_s"), ("B", "_bytes")):
         if column.unit == unit:
             name = name.removesuffix(ending)
-    return name.replace("_per_", "/").replace("_", " ").replace("bytes/s", "rate")
+    return name.replace("_per_", "/").replace("_", " ")
 
 
 def value_cell(value: Any, limit: int = 48) -> str:

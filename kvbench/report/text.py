@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 _BEST, _FRONT = "*", "◆"
-_PADDING = 2
+_PADDING = 3
 
 
 class Grid(NamedTuple):
@@ -36,7 +36,7 @@ def print_report(report: Report, console: Console) -> None:
         shown, dropped = fit(grid, console.width if not table.is_chosen else None)
         for line in [*constants(table), *_legend(table, shown)]:
             console.print(Text(line))
-        console.print(_rich_table(shown, grid.fixed), soft_wrap=table.is_chosen)
+        (_unlimited(console) if table.is_chosen else console).print(_rich_table(shown, grid.fixed))
         if dropped:
             console.print(Text(f"left out for width: {', '.join(dropped)} (--all shows everything)"))
     for note in report.notes:
@@ -87,8 +87,6 @@ def _grid(table: CaseTable) -> Grid:
 
     for name in table.axes:
         add(name, lambda line, name=name: value_cell(line.axes.get(name)))  # type: ignore[misc]
-    for name in table.facts:
-        add(name, lambda line, name=name: value_cell(line.facts.get(name)))  # type: ignore[misc]
     add("status", lambda line: line.status)
     add("samples", _samples)
     if table.has_pareto:
@@ -96,6 +94,8 @@ def _grid(table: CaseTable) -> Grid:
     fixed = len(heads)
     for column in table.metrics:
         add(metric_label(column), lambda line, column=column: _metric(table, line, column))  # type: ignore[misc]
+    for name in table.facts:
+        add(name, lambda line, name=name: value_cell(line.facts.get(name)))  # type: ignore[misc]
     return Grid(heads, [[cell(line) for cell in columns] for line in table.lines], fixed)
 
 
@@ -139,9 +139,25 @@ def _rich_table(grid: Grid, fixed: int) -> object:
     for index, head in enumerate(grid.heads):
         right = index >= fixed or _is_numeric([row[index] for row in grid.rows])
         table.add_column(Text(head), justify="right" if right else "left", overflow="fold", no_wrap=index >= fixed)
-    for row in grid.rows:
+    for row in zip(*(_aligned(list(column)) for column in zip(*grid.rows, strict=True)), strict=True):
         table.add_row(*(Text(cell, style="bold" if cell.endswith(f" {_BEST}") else "") for cell in row))
     return table
+
+
+def _aligned(cells: list[str]) -> list[str]:
+    """Room for the mark in every cell of a column that has one, so that the digits stay under each other."""
+    if not any(cell.endswith(f" {_BEST}") for cell in cells):
+        return cells
+    return [cell if cell.endswith(f" {_BEST}") else f"{cell}  " for cell in cells]
+
+
+def _unlimited(console: Console) -> Console:
+    """The same console for tables that were asked for whole: the terminal may wrap them, nothing is cut off."""
+    from rich.console import Console
+
+    return Console(
+        file=console.file, width=10_000, highlight=False, no_color=console.no_color, force_terminal=console.is_terminal
+    )
 
 
 def _is_numeric(cells: list[str]) -> bool:

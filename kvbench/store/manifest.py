@@ -158,7 +158,7 @@ def _comparable(manifest: Mapping[str, Any], name: FieldClass) -> Any:
 
 
 def _flat(value: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    if isinstance(value, Mapping) and value:
+    if isinstance(value, Mapping):
         for key, item in value.items():
             yield from _flat(item, f"{prefix}.{key}" if prefix else str(key))
     elif prefix:
