@@ -19,15 +19,6 @@ from kvbench.store.schemas import SCHEMA_VERSION
 FieldClass = Literal["controlled", "environment", "volatile"]
 CLASSES: tuple[FieldClass, ...] = ("controlled", "environment", "volatile")
 
-NOTED = frozenset({"host", "hostname", "host_name", "vbios", "os", "platform", "kernel_release", "pcie", "pcie_link"})
-READINGS = frozenset(
-    {
-        "collected_at", "created_at", "boot_time", "pid", "user", "cwd", "load_average", "load_1m", "uptime_s",
-        "memory_free_bytes", "memory_available_bytes", "free_bytes", "memory_used_bytes", "swap_used_bytes",
-        "temperature_c", "sm_clock_hz", "memory_clock_hz", "sm_clock_mhz", "memory_clock_mhz", "cpu_clock_mhz",
-        "power_w", "throttle_reasons", "foreign_processes", "utilisation", "readings", "warnings", "argv",
-    }
-)  # fmt: skip
 _PLAN_VOLATILE = frozenset({"run_id", "created_at", "schema_version", "environment", "order", "argv", "out"})
 _SUITE_VOLATILE = frozenset({"path"})
 
@@ -50,9 +41,9 @@ def build_manifest(
     environment: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """`plan` as in plan.json, `rows` the case rows that count, `files` name → sha256, `workloads` digest → its
-    lengths. `environment` (by default the plan's) is sorted into the classes by the names of its fields."""
+    lengths. `environment` (by default the plan's) is {"controlled", "environment", "volatile"} of the machine."""
     rows = list(rows)
-    found = dict(environment if environment is not None else plan.get("environment", {}))
+    found = environment if environment is not None else plan.get("environment", {})
     controlled = {key: value for key, value in plan.items() if key not in _PLAN_VOLATILE}
     suite = plan.get("suite")
     if isinstance(suite, Mapping):
@@ -61,15 +52,15 @@ def build_manifest(
     return {
         "schema_version": SCHEMA_VERSION,
         "run_id": plan["run_id"],
-        "controlled": {**controlled, "system": _of_class(found, "controlled")},
-        "environment": _of_class(found, "environment"),
+        "controlled": {**controlled, "system": found.get("controlled", {})},
+        "environment": dict(found.get("environment", {})),
         "volatile": {
             "created_at": plan.get("created_at"),
             "sealed_at": now(),
             "order": _order(rows),
             "planned_order": plan.get("order"),
             "statuses": _statuses(rows),
-            "readings": _of_class(found, "volatile"),
+            "readings": found.get("volatile", {}),
             **({"suite_path": suite["path"]} if isinstance(suite, Mapping) and "path" in suite else {}),
             **({"argv": plan["argv"]} if "argv" in plan else {}),
         },
@@ -118,29 +109,6 @@ def flat_fields(manifest: Mapping[str, Any]) -> list[tuple[FieldClass, str, Any]
         (name, field, value) for name in CLASSES for field, value in _flat(manifest.get(name, {}))
     ]
     return found + [("volatile", f"files.{name}", digest) for name, digest in manifest.get("files", {}).items()]
-
-
-def class_of(field: str) -> FieldClass:
-    """Class of an environment field by the parts of its dotted name; what is unknown is controlled, the safe side."""
-    parts = set(field.split("."))
-    if parts & READINGS:
-        return "volatile"
-    return "environment" if parts & NOTED else "controlled"
-
-
-def _of_class(found: Mapping[str, Any], wanted: FieldClass, prefix: str = "") -> dict[str, Any]:
-    if not prefix and set(found) == set(CLASSES):
-        return dict(found[wanted])  # sorted at the source, as `measure.environment.capture` does
-    kept: dict[str, Any] = {}
-    for key, value in found.items():
-        field = f"{prefix}{key}"
-        if isinstance(value, Mapping) and class_of(field) == "controlled":
-            below = _of_class(value, wanted, f"{field}.")
-            if below:
-                kept[key] = below
-        elif class_of(field) == wanted:
-            kept[key] = value
-    return kept
 
 
 def _comparable(manifest: Mapping[str, Any], name: FieldClass) -> Any:

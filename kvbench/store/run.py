@@ -145,8 +145,11 @@ class RunFolder:
         self.close()
 
     def _replace_plan(self, old: dict[str, Any], new: dict[str, Any]) -> None:
-        if files.to_json(old) == files.to_json(new):
+        """Only for a plan that controls something else. The machine as earlier samples saw it stays on record."""
+        if files.to_json(_controlled(old)) == files.to_json(_controlled(new)):
             return
+        earlier, system = old.get("earlier_systems", []), _system(old)
+        new["earlier_systems"] = earlier + [system] * (system != _system(new) and system not in earlier)
         kept = files.make_folder(self.path / SUPERSEDED)
         number = sum(1 for _ in kept.glob("plan.*.json")) + 1
         files.replace_file(kept / f"plan.{number}.json", files.to_json(old), self.path / STAGING)
@@ -241,6 +244,15 @@ def _stamped(plan: Mapping[str, Any], run_id: str, created_at: str | None = None
     ours = {"schema_version": SCHEMA_VERSION, "run_id": run_id, "created_at": stamp, "kvbench_version": __version__}
     stamped: dict[str, Any] = clean({**plan, **ours})
     return stamped
+
+
+def _controlled(plan: Mapping[str, Any]) -> dict[str, Any]:
+    moving = ("environment", "earlier_systems", "argv", "created_at")
+    return {**{k: v for k, v in plan.items() if k not in moving}, "system": _system(plan)}
+
+
+def _system(plan: Mapping[str, Any]) -> Any:
+    return plan.get("environment", {}).get("controlled", {})
 
 
 def _workload_row(request: Request, run_id: str, digest: str) -> dict[str, Any]:

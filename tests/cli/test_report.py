@@ -60,7 +60,7 @@ def test_a_bad_run_ends_in_one_error_with_a_hint(
 
 def test_manifest_show_and_diff(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     left = run_folder(tmp_path / "a", is_sealed=True)
-    right = run_folder(tmp_path / "b", repetitions=1, environment={"python": "3.12"})
+    right = run_folder(tmp_path / "b", repetitions=1, environment={"controlled": {"python": "3.12"}})
     assert run(["manifest", "show", str(left), "--format", "json"]) == 0
     assert json.loads(capsys.readouterr().out) == json.loads((left / "manifest.json").read_text())
     assert run(["manifest", "diff", str(left / "manifest.json"), str(right), "--format", "csv"]) == 0

@@ -132,6 +132,20 @@ def test_m04_changed_kernel_source_on_resume(tmp_path: Path, is_sealed: bool) ->
     assert list((path / "superseded").iterdir())
 
 
+def test_a_resume_on_a_changed_machine_keeps_the_earlier_one_on_record(tmp_path: Path) -> None:
+    def on(driver: str, load: float) -> dict[str, object]:
+        return plan(environment={"controlled": {"driver": driver}, "environment": {}, "volatile": {"load": load}})
+
+    with RunFolder.create(tmp_path, on("550", 0.1)) as folder:
+        path = folder.path
+    RunFolder.resume(path, on("550", 0.9)).close()
+    assert not list(path.glob("superseded/*")), "a reading that moved changes nothing"
+    for driver in ("560", "560", "570"):
+        RunFolder.resume(path, on(driver, 0.1)).close()
+    found = open_run(path).manifest["controlled"]
+    assert (found["system"], found["earlier_systems"]) == ({"driver": "570"}, [{"driver": "550"}, {"driver": "560"}])
+
+
 def test_only_one_process_writes_a_run(tmp_path: Path) -> None:
     path = run_folder(tmp_path)
     with RunFolder.resume(path, plan()), pytest.raises(UsageError, match="another kvbench"):
