@@ -12,8 +12,9 @@ from pydantic import ValidationError
 from kvbench.spec.engine import EngineSettings
 from kvbench.spec.fields import PARTIAL, Settings
 from kvbench.spec.identity import case_id, deciding_text, moot_keys
-from kvbench.spec.keys import SECTIONS, SECTIONS_OF, Kind, column, value_at
-from kvbench.spec.matrix import MAX_CASES, Matrix, Rule, Setting, canonical, read_matrix
+from kvbench.spec.keys import SECTIONS, SECTIONS_OF, Kind, column
+from kvbench.spec.matrix import MAX_CASES, Matrix, Rule, Setting, read_matrix
+from kvbench.spec.overlay import Texts, base_of, overlaid
 from kvbench.spec.problems import Problem, SuiteError
 from kvbench.spec.refusals import Refusals
 from kvbench.spec.suite import KernelSettings, ModelSettings, Suite
@@ -122,9 +123,9 @@ class _Expander:
     def __init__(self, suite: Suite, matrix: Matrix, kind: Kind, expansion: Expansion) -> None:
         self.suite, self.matrix, self.kind, self.expansion = suite, matrix, kind, expansion
         self.names = SECTIONS_OF[kind]
-        self.base = {name: _base(suite, name) for name in self.names}
+        self.base = {name: base_of(suite, name) for name in self.names}
         self.refusals = Refusals()
-        self._partial: dict[tuple[str, ...], Settings] = {}
+        self._partial: dict[tuple[str, ...], Texts] = {}
         self._whole: dict[tuple[str, ...], _Read | None] = {}
 
     def run(self) -> None:
@@ -149,11 +150,11 @@ class _Expander:
         for choice in itertools.product(*steps):
             yield tuple(itertools.chain.from_iterable(choice))
 
-    def _partial_section(self, name: str, own: list[Setting]) -> Settings:
+    def _partial_section(self, name: str, own: list[Setting]) -> Texts:
         key = (name, *(setting.text for setting in own))
         if key not in self._partial:
-            data = _overlaid(self.base[name], own)
-            self._partial[key] = SECTIONS[name].model_validate(data, context=PARTIAL)
+            data = overlaid(self.base[name], own)
+            self._partial[key] = Texts(SECTIONS[name].model_validate(data, context=PARTIAL))
         return self._partial[key]
 
     def _whole_section(self, name: str, own: list[Setting]) -> _Read | None:
@@ -165,7 +166,7 @@ class _Expander:
 
     def _read(self, name: str, own: list[Setting]) -> _Read | None:
         try:
-            settings = SECTIONS[name].model_validate(_overlaid(self.base[name], own))
+            settings = SECTIONS[name].model_validate(overlaid(self.base[name], own))
         except ValidationError as error:
             self.refusals.refuse(own, problems_of(error, SECTIONS[name], name))
             return None
@@ -202,29 +203,8 @@ class _Expander:
             self.expansion.moot[name] = both
 
 
-def _base(suite: Suite, name: str) -> dict[str, Any]:
-    fixed = getattr(suite, name)
-    return (SECTIONS[name]() if fixed is None else fixed).model_dump()
-
-
-def _overlaid(base: dict[str, Any], own: list[Setting]) -> dict[str, Any]:
-    data = dict(base)
-    for setting in own:
-        _, *tables, last = setting.key.split(".")
-        inner = data
-        for table in tables:
-            inner[table] = dict(inner[table])
-            inner = inner[table]
-        inner[last] = setting.value.model_dump() if isinstance(setting.value, Settings) else setting.value
-    return data
-
-
-def _matches(rule: Rule, partial: dict[str, Any]) -> bool:
-    for key, texts in rule.matches.items():
-        section, *parts = key.split(".")
-        if canonical(value_at(partial[section], parts)) not in texts:
-            return False
-    return True
+def _matches(rule: Rule, partial: dict[str, Texts]) -> bool:
+    return all(partial[key.partition(".")[0]][key] in texts for key, texts in rule.matches.items())
 
 
 def _refuse_duplicates(expansion: Expansion) -> None:

@@ -7,6 +7,7 @@ import re
 import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from kvbench.spec.toml_lines import key_lines
 from kvbench.spec.words import shown
 
 MAX_FILE_BYTES = 1 << 20
+_AXIS = re.compile(r"(?:axes|zip\.\d+)\.(.+)")
 
 
 @dataclass(frozen=True)
@@ -34,11 +36,22 @@ class Document:
         return dataclasses.replace(problem, place=f"{self.name}:{self._line(problem.at or problem.key)}")
 
     def _line(self, key: str) -> int:
-        axis = re.compile(rf"(axes|zip\.\d+)\.{re.escape(key)}")
-        spelled = next((name for name in self.lines if axis.fullmatch(name)), key)
-        while key and key not in self.lines and spelled not in self.lines:
-            key = spelled = key.rpartition(".")[0]
-        return self.lines.get(key) or self.lines.get(spelled, 1)
+        """Of the key itself, of the axis that varies it, or of the nearest table around it."""
+        while key:
+            found = self.lines.get(key) or self._axis_lines.get(key)
+            if found:
+                return found
+            key = key.rpartition(".")[0]
+        return 1
+
+    @cached_property
+    def _axis_lines(self) -> dict[str, int]:
+        """Setting → line of its axis, in `axes` or in a zip group."""
+        found: dict[str, int] = {}
+        for name, line in self.lines.items():
+            if axis := _AXIS.fullmatch(name):
+                found.setdefault(axis.group(1), line)
+        return found
 
 
 def read_text(path: Path) -> str:

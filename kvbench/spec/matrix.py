@@ -17,6 +17,7 @@ from kvbench.spec.translate import problems_of
 from kvbench.spec.words import shown
 
 MAX_CASES = 100_000
+MAX_RULES = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,6 +193,10 @@ def _check_overlaps(matrix: Matrix) -> None:
 
 
 def _rules(matrix: Matrix, entries: list[dict[str, Any]], name: str) -> list[Rule]:
+    if len(entries) > MAX_RULES:
+        text = f"{len(entries):,} entries; at most {MAX_RULES}, for one entry may list several values of a key"
+        matrix.problems.append(Problem(name, text))
+        return []
     found = (_rule(matrix, entry, f"{name}.{number}") for number, entry in enumerate(entries))
     return [rule for rule in found if rule]
 

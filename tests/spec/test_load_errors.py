@@ -176,3 +176,19 @@ def test_combination_that_is_refused_everywhere_asks_for_no_exclude(tmp_path: Pa
 def test_a_quoted_dotted_key_outside_axes_is_explained(tmp_path: Path) -> None:
     (error,) = errors_in(tmp_path, f'"engine.kv_dtype" = "bf16"\n{HEAD}')
     assert error.startswith("1: engine.kv_dtype: unknown key: quoted, its dots are part of the name")
+
+
+def test_thousands_of_faults_are_counted_and_the_first_ones_shown(tmp_path: Path) -> None:
+    file = tmp_path / "s.toml"
+    file.write_text(HEAD + "".join(f"k{number} = 1\n" for number in range(2000)))
+    with pytest.raises(UsageError) as caught:
+        load_suite(file)
+    lines = caught.value.message.splitlines()
+    assert lines[0].endswith("has 2000 errors")
+    assert lines[1].startswith(f"  {file}:4: engine.k0: unknown key")
+    assert lines[-1] == "  … and 1950 more"
+
+
+def test_more_than_two_hundred_rules_are_refused(tmp_path: Path) -> None:
+    (error,) = errors_in(tmp_path, HEAD + "[[exclude]]\nengine.block_size = 8\n" * 201)
+    assert error.startswith("4: exclude: 201 entries; at most 200")
