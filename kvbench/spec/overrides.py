@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from kvbench.errors import UsageError
 from kvbench.spec.cases import expand_all, kinds_of
 from kvbench.spec.edit import set_axis, set_fixed
-from kvbench.spec.keys import SECTIONS, Key, Kind, all_keys, candidates, normalise, unknown_key
+from kvbench.spec.keys import SECTIONS, Key, all_keys, candidates, normalise, unknown_key
 from kvbench.spec.load import LoadedSuite, from_effective
 from kvbench.spec.matrix import read_matrix
 from kvbench.spec.problems import Problem, SuiteError
@@ -89,14 +89,10 @@ def resolve(name: str, suite: Suite) -> tuple[str, ...]:
     kinds = kinds_of(suite, read_matrix({"axes": suite.axes, "zip": suite.zip}))
     usable = [key for key in found if key.kind is None or key.kind in kinds]
     if not usable:
-        raise UsageError(f"sets {_a_kind(found)} cases, and suite {suite.name} has none")
+        raise UsageError(f"sets {found[0].kind} cases, and suite {suite.name} has none")
     if len(usable) > 1 and not _is_shared(usable):
         raise UsageError(f"ambiguous: {', '.join(key.path for key in found)}; write one of these")
     return tuple(key.path for key in usable)
-
-
-def _a_kind(found: list[Key]) -> Kind | None:
-    return found[0].kind
 
 
 def _is_shared(keys: list[Key]) -> bool:

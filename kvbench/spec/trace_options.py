@@ -8,7 +8,7 @@ from typing import Any
 
 from kvbench.console import plain
 from kvbench.errors import UsageError
-from kvbench.spec.cases import Case, expand_all, kinds_of
+from kvbench.spec.cases import expand_all, kinds_of
 from kvbench.spec.edit import drop_fixed, set_fixed
 from kvbench.spec.identity import SYNTHETIC_ONLY
 from kvbench.spec.load import LoadedSuite, from_effective
@@ -53,11 +53,6 @@ def with_trace(
     )
     _refuse_moot_options(changed, given)
     return changed
-
-
-def trace_is_missing(cases: list[Case]) -> bool:
-    """Whether some case reads a trace and no file is named yet."""
-    return any(c.workload is not None and c.workload.source == "trace" and c.workload.trace is None for c in cases)
 
 
 def _refuse_misfit(loaded: LoadedSuite, path: str | Path | None, given: dict[str, Any]) -> None:

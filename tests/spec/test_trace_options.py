@@ -9,7 +9,7 @@ import pytest
 from kvbench.errors import UsageError
 from kvbench.spec.cases import expand
 from kvbench.spec.load import from_effective, load_suite
-from kvbench.spec.trace_options import trace_is_missing, with_trace
+from kvbench.spec.trace_options import with_trace
 from tests.spec.build import suite_of
 
 
@@ -19,9 +19,8 @@ def workload_of(loaded: Any) -> Any:
 
 def test_traffic_needs_a_trace_and_takes_one() -> None:
     traffic = load_suite("traffic")
-    assert trace_is_missing(expand(traffic.suite))
+    assert workload_of(traffic).trace is None
     given = with_trace(traffic, "a.csv", limit=5, scale_time=0.5, scale_tokens="1/16", format="azure")
-    assert not trace_is_missing(expand(given.suite))
     found = workload_of(given)
     assert (found.source, found.trace, found.limit, found.format) == ("trace", "a.csv", 5, "azure")
     assert (found.scale_time, found.scale_tokens, found.arrival.kind) == (0.5, 1 / 16, "recorded")
