@@ -12,7 +12,8 @@ if TYPE_CHECKING:
     from kvbench.cache.types import Int64s, Transfers
     from kvbench.engine.attention.registry import AttentionBackend
     from kvbench.engine.batch import StepBatch
-    from kvbench.engine.kvstore.store import KVStore, TransferResult
+    from kvbench.engine.kvstore.store import KVStore
+    from kvbench.engine.kvstore.transfer import TransferResult
     from kvbench.engine.model import Model
     from kvbench.engine.sampling import SamplingParams
 
