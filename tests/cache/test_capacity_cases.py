@@ -325,3 +325,39 @@ def test_forks_and_cuts_are_refused_while_slots_are_unwritten_or_copies_pending(
         manager.truncate(twin, 7)
     with pytest.raises(InternalError, match="must continue"):
         manager.fork(row, Content(range(10, 17)))
+
+
+def test_a_hit_on_a_block_that_only_a_copy_holds_keeps_it_in_transfer() -> None:
+    """A row leaves its cut, published tail for a copy; before the copy is complete another sequence hits that block."""
+    manager = paged(6)
+    content = Content(range(8))
+    row = serve(manager, content)
+    manager.truncate(row, 6)
+    content.truncate(6)
+    content.append(77)
+    append(manager, row, 7)
+    transfers = manager.take_transfers()
+    before = manager.stats()
+    assert before.blocks_in_transfer == 2
+    plan = manager.plan(Content(range(9)), 9)
+    assert (plan.cached_tokens, plan.new_blocks) == (8, 1)
+    other = manager.commit(plan)
+    manager.check_invariants()
+    after = manager.stats()
+    assert (after.blocks_in_transfer, after.blocks_free) == (2, before.blocks_free - 1)
+    manager.release(other.row)
+    manager.complete(transfers)
+    manager.check_invariants()
+    assert manager.stats().blocks_in_transfer == 0
+
+
+def test_on_the_host_too_parents_outlive_their_children() -> None:
+    """Two promoted blocks are touched deepest first: the next newcomer displaces the child, and the parent is found."""
+    manager = paged(3, host_blocks=2)
+    run_through(manager, range(9))
+    run_through(manager, range(50, 62), readmission=True)
+    manager.complete(manager.take_transfers())
+    keys = Content(range(8)).keys(manager.books.chain, 2)
+    assert [name[1] for name in manager.books.host.blocks] == keys[::-1]
+    manager.release(serve(manager, range(9)))
+    assert [name[1] for name in manager.books.host.blocks] == keys[::-1]
