@@ -35,39 +35,53 @@ def _first_items(lengths, kv_heads):
 
 
 @helper()
-def _places(begin, end, blocks, h, k_rows, v_rows, s_rows, k_dim, v_dim, block_size, block_elements, v_base, block_scales):
-    """Offsets of K, V and scales of tokens [begin, end) of one KV head."""
+def _locate(item, s, starts, lengths, kv_heads):
+    """Sequence (searched from s on), tokens [begin, end) and KV head of a work item."""
+    while starts[s + 1] <= item:
+        s += 1
+    split = (item - starts[s]) // kv_heads
+    h = item - starts[s] - split * kv_heads
+    return s, split * SPLIT, min((split + 1) * SPLIT, np.int64(lengths[s])), h
+
+
+@helper()
+def _places(begin, count, blocks, h, rows, size, base, block_size, block_elements):
+    """Offsets of `count` tokens' rows of `size` elements, from token `begin` on, for one KV head."""
     b = begin // block_size
     o = begin - b * block_size
-    block = np.int64(blocks[b])
-    for t in range(end - begin):
+    start = np.int64(blocks[b]) * block_elements + base + h * block_size * size
+    for t in range(count):
         if o == block_size:
             o = 0
             b += 1
-            block = np.int64(blocks[b])
-        place = h * block_size + o
-        k_rows[t] = block * block_elements + place * k_dim
-        v_rows[t] = block * block_elements + v_base + place * v_dim
-        s_rows[t] = block * block_scales + place
+            start = np.int64(blocks[b]) * block_elements + base + h * block_size * size
+        rows[t] = start + o * size
         o += 1
 
 
+@helper()
+def _repeat_last(rows, count):
+    """Fill up to whole tiles, so that tiles may read rows beyond the end without leaving the sequence."""
+    for t in range(count, (count + TILE - 1) // TILE * TILE):
+        rows[t] = rows[count - 1]
+
+
 @helper(fastmath=FAST)
-def _scores(q, q_stride, data, rows, n, k_dim, p):
+def _scores(q, q_stride, data, rows, n, k_dim, p, ahead):
     """Raw scores of a tile's n tokens for all heads of the group; −inf from n on."""
     group = p.size // TILE
     g = 0
     while g + 4 <= group:
         for t in range(0, n, LANES // 4):
-            _scores4(q, g * q_stride, q_stride, data, rows, t, k_dim, p, g * TILE)
+            _scores4(q, g * q_stride, q_stride, data, rows, t, k_dim, p, g * TILE, ahead)
         g += 4
     if g + 2 <= group:
         for t in range(0, n, LANES // 2):
-            _scores2(q, g * q_stride, q_stride, data, rows, t, k_dim, p, g * TILE)
+            _scores2(q, g * q_stride, q_stride, data, rows, t, k_dim, p, g * TILE, ahead)
         g += 2
     if g < group:
         for t in range(0, n, LANES):
-            _scores1(q, g * q_stride, q_stride, data, rows, t, k_dim, p, g * TILE)
+            _scores1(q, g * q_stride, q_stride, data, rows, t, k_dim, p, g * TILE, ahead)
     for g in range(group):
         for t in range(n, TILE):
             p[g * TILE + t] = -np.inf
@@ -96,23 +110,39 @@ def _softmax(p, n, scales, s_rows, k_scale_base, v_scale_base, high, mass, shrin
 
 
 @helper(fastmath=FAST)
-def _accumulate(acc, acc_stride, shrink, data, rows, n, v_dim, p):
+def _accumulate(acc, acc_stride, shrink, data, rows, n, v_dim, p, ahead):
     group = shrink.size
     g = 0
     while g + 4 <= group:
-        _accumulate4(acc, acc_stride, shrink, g, data, rows, n, v_dim, p)
+        _accumulate4(acc, acc_stride, shrink, g, data, rows, n, v_dim, p, ahead)
         g += 4
     if g + 2 <= group:
-        _accumulate2(acc, acc_stride, shrink, g, data, rows, n, v_dim, p)
+        _accumulate2(acc, acc_stride, shrink, g, data, rows, n, v_dim, p, ahead)
         g += 2
     if g < group:
-        _accumulate1(acc, acc_stride, shrink, g, data, rows, n, v_dim, p)
+        _accumulate1(acc, acc_stride, shrink, g, data, rows, n, v_dim, p, ahead)
 
 
 @helper(fastmath=FAST)
 def _work(
-    first, last, starts, partial, q, data, scales, table, lengths, kv_heads, k_dim, v_dim,
-    block_size, block_elements, v_base, block_scales, k_scale_base, v_scale_base,
+    first,
+    last,
+    starts,
+    partial,
+    q,
+    data,
+    scales,
+    table,
+    lengths,
+    kv_heads,
+    k_dim,
+    v_dim,
+    block_size,
+    block_elements,
+    v_base,
+    block_scales,
+    k_scale_base,
+    v_scale_base,
 ):
     """Items [first, last): one sequence's split for one KV head each, left in `partial` with its maximum and mass."""
     group = q.shape[1] // kv_heads
@@ -123,6 +153,7 @@ def _work(
     acc = np.empty(group * acc_stride, np.float32)
     k_rows = np.empty(SPLIT, np.int64)
     v_rows = np.empty(SPLIT, np.int64)
+    next_rows = np.zeros(TILE, np.int64)
     s_rows = np.empty(SPLIT, np.int64)
     p = np.empty(group * TILE, np.float32)
     high = np.empty(group, np.float32)
@@ -130,29 +161,32 @@ def _work(
     shrink = np.empty(group, np.float32)
     s = 0
     for item in range(first, last):
-        while starts[s + 1] <= item:
-            s += 1
-        split = (item - starts[s]) // kv_heads
-        h = item - starts[s] - split * kv_heads
-        begin = split * SPLIT
-        end = min(begin + SPLIT, np.int64(lengths[s]))
+        s, begin, end, h = _locate(item, s, starts, lengths, kv_heads)
+        count = end - begin
         for g in range(group):
             high[g] = -np.inf
             mass[g] = 0.0
             for d in range(k_dim):
                 queries[g * q_stride + d] = q[s, h * group + g, d] * scale
         acc[:] = 0.0
-        _places(
-            begin, end, table[s], h, k_rows, v_rows, s_rows, k_dim, v_dim, block_size, block_elements, v_base, block_scales
-        )
-        padded = (end - begin + LANES - 1) // LANES * LANES
-        for t in range(end - begin, padded):
-            k_rows[t] = k_rows[end - begin - 1]
-        for tile in range(0, end - begin, TILE):
-            n = min(TILE, end - begin - tile)
-            _scores(queries, q_stride, data, k_rows[tile : tile + TILE], n, k_dim, p)
+        _places(begin, count, table[s], h, k_rows, k_dim, 0, block_size, block_elements)
+        _places(begin, count, table[s], h, v_rows, v_dim, v_base, block_size, block_elements)
+        if scales is not None:
+            _places(begin, count, table[s], h, s_rows, 1, 0, block_size, block_scales)
+        _repeat_last(k_rows, count)
+        _repeat_last(v_rows, count)
+        if item + 1 < last:
+            s1, begin1, end1, h1 = _locate(item + 1, s, starts, lengths, kv_heads)
+            coming = min(TILE, end1 - begin1)
+            _places(begin1, coming, table[s1], h1, next_rows, k_dim, 0, block_size, block_elements)
+            _repeat_last(next_rows, coming)
+        for tile in range(0, count, TILE):
+            n = min(TILE, count - tile)
+            k_tile, v_tile = k_rows[tile : tile + TILE], v_rows[tile : tile + TILE]
+            ahead = k_rows[tile + TILE : tile + 2 * TILE] if tile + TILE < count else next_rows
+            _scores(queries, q_stride, data, k_tile, n, k_dim, p, v_tile)
             _softmax(p, n, scales, s_rows[tile : tile + TILE], k_scale_base, v_scale_base, high, mass, shrink)
-            _accumulate(acc, acc_stride, shrink, data, v_rows[tile : tile + TILE], n, v_dim, p)
+            _accumulate(acc, acc_stride, shrink, data, v_tile, n, v_dim, p, ahead)
         for g in range(group):
             partial[item, g, v_dim] = high[g]
             partial[item, g, v_dim + 1] = mass[g]

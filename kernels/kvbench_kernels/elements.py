@@ -1,4 +1,4 @@
-"""Single elements of a KV block as float32: loads that decode, the stores' encodings, exp2, and a prefetch.
+"""Single elements of a KV block as float32: loads that decode, the stores' encodings, and exp2.
 
 The array's element type says what is stored: float32; uint16 = bf16 bits; int16 = fp16 bits; int8.
 All are written with LLVM instructions that its loop vectoriser understands, and take the index as it is (no negative
@@ -15,7 +15,6 @@ from kvbench_kernels.runtime import helper  # first: it sets numba's cache folde
 import llvmlite.binding
 from llvmlite import ir
 from numba import types
-from numba.core import cgutils
 from numba.extending import intrinsic
 
 _FEATURES = llvmlite.binding.get_host_cpu_features()
@@ -67,22 +66,6 @@ def from_magnitude(typing_context: Any, bits: Any) -> Any:
         return builder.bitcast(args[0], _F32)
 
     return types.float32(types.int32), generate
-
-
-@intrinsic
-def prefetch(typing_context: Any, array: Any, index: Any) -> Any:
-    """Ask for the cache line of `array[index]`."""
-
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        place = builder.bitcast(pointer(context, builder, signature, args), cgutils.voidptr_t)
-        flags = [_I32] * 3
-        function = cgutils.get_or_insert_function(
-            builder.module, ir.FunctionType(ir.VoidType(), [cgutils.voidptr_t, *flags]), "llvm.prefetch.p0"
-        )
-        builder.call(function, [place, _I32(0), _I32(3), _I32(1)])
-        return context.get_dummy_value()
-
-    return types.none(array, types.intp), generate
 
 
 @intrinsic

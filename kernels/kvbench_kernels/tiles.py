@@ -1,14 +1,11 @@
 """Register tiles of decode attention, written as LLVM vectors.
 
-    scores      p[i, t0 + j] = q[i] · k[t0 + j]                     HEADS × LANES / HEADS dot products at a time
-    accumulate  acc[i] = acc[i] · shrink[i] + Σ_t p[i, t] v[t]      HEADS × 4 vectors of acc in registers over a whole tile
-
-LLVM's own vectoriser was tried first. It keeps one token and four heads in registers, so it reduces 16 lanes to one for
-every dot product, and it loads and stores acc for every fourth token: 7 ms where these take 3 (8 KV heads × 4 query
-heads × 64, 32 × 1,024 tokens of int8, in cache-resident form the arithmetic alone).
+    scores      p[i, t0 + j] = q[i] · k[t0 + j]                  HEADS × (LANES / HEADS) dot products at a time
+    accumulate  acc[i] = acc[i] · shrink[i] + Σ_t p[i, t] v[t]   HEADS × 4 vectors of acc in registers for a whole tile
 
 Vectors have 16 lanes where the CPU has 512-bit registers, else 8. Elements beyond the last whole vector of a row go
-through a zeroed buffer: right for any head size, quick for multiples of 16.
+through a zeroed buffer: right for any head size, quick for multiples of 16. What was tried before, and the figures, are
+in `decode_numba.py`.
 """
 
 from __future__ import annotations
@@ -50,6 +47,15 @@ class _Array:
     def at(self, offset: Any) -> Any:
         return self.builder.gep(self.data, [offset])
 
+    def prefetch(self, offset: Any) -> None:
+        """Ask for the cache line of an element, as far as the second-level cache: K and V tiles whose rows lie a
+        power of two apart evict each other from the first level before they are used (measured: no gain there, a
+        third less time with the second level)."""
+        byte = ir.IntType(8).as_pointer()
+        flag = ir.FunctionType(ir.VoidType(), [byte, _I32, _I32, _I32])
+        function = cgutils.get_or_insert_function(self.builder.module, flag, "llvm.prefetch.p0")
+        self.builder.call(function, [self.builder.bitcast(self.at(offset), byte), _I32(0), _I32(2), _I32(1)])
+
     def load(self, offset: Any) -> Any:
         return self.builder.load(self.at(offset))
 
@@ -73,21 +79,34 @@ class _Array:
 
 
 def scores_of(heads: int) -> Any:
-    """`scores(q, q_start, q_stride, data, rows, t0, k_dim, p, p_start)` for `heads` query heads and `LANES // heads`
-    tokens. q float32, head i from `q_start + i · q_stride`, zero beyond k_dim up to whole vectors; token j's K from
-    `rows[t0 + j]`; results to `p[p_start + i · TILE + t0 + j]`."""
+    """`scores(q, q_start, q_stride, data, rows, t0, k_dim, p, p_start, ahead)` for `heads` query heads and
+    `LANES // heads` tokens. q float32, head i from `q_start + i · q_stride`, zero beyond k_dim up to whole vectors;
+    token j's K from `rows[t0 + j]`; results to `p[p_start + i · TILE + t0 + j]`. Rows `ahead[t0 + j]` are
+    prefetched."""
     tokens = LANES // heads
 
     @intrinsic
     def scores(
-        typing_context: Any, q: Any, q0: Any, q_stride: Any, data: Any, rows: Any, t0: Any, k_dim: Any, p: Any, p0: Any
+        typing_context: Any,
+        q: Any,
+        q0: Any,
+        q_stride: Any,
+        data: Any,
+        rows: Any,
+        t0: Any,
+        k_dim: Any,
+        p: Any,
+        p0: Any,
+        ahead: Any,
     ) -> Any:
         def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
             q_array, data_array, row_array, p_array = (
                 _Array(context, builder, signature.args[i], args[i]) for i in (0, 3, 4, 7)
             )
+            ahead_array = _Array(context, builder, signature.args[9], args[9])
             q_start, stride, first, size, p_start = args[1], args[2], args[5], args[6], args[8]
             starts = [row_array.load(_plus(builder, first, j)) for j in range(tokens)]
+            next_starts = [ahead_array.load(_plus(builder, first, j)) for j in range(tokens)]
             queries = [builder.add(q_start, builder.mul(stride, _int(i))) for i in range(heads)]
             sums = [cgutils.alloca_once(builder, _VECTOR) for _ in range(heads * tokens)]
             for place in sums:
@@ -95,6 +114,8 @@ def scores_of(heads: int) -> Any:
 
             def step(d: Any, load: Callable[[Any], Any]) -> None:
                 q_vectors = [q_array.load_vector(builder.add(start, d)) for start in queries]
+                for start in next_starts:
+                    data_array.prefetch(builder.add(start, d))
                 for j, start in enumerate(starts):
                     k_vector = load(builder.add(start, d))
                     for i, q_vector in enumerate(q_vectors):
@@ -108,24 +129,35 @@ def scores_of(heads: int) -> Any:
                 p_array.store_vector(part, _plus(builder, builder.add(p_start, first), i * TILE))
             return context.get_dummy_value()
 
-        return types.none(q, _INT, _INT, data, rows, _INT, _INT, p, _INT), generate
+        return types.none(q, _INT, _INT, data, rows, _INT, _INT, p, _INT, ahead), generate
 
     return scores
 
 
 def accumulate_of(heads: int) -> Any:
-    """`accumulate(acc, acc_start, acc_stride, shrink, g, data, rows, n, v_dim, p)` for query heads g … g + heads − 1.
-    acc float32, head i from `acc_start + i · acc_stride`, whole vectors; token t's V from `rows[t]`; weights
-    `p[(g + i) · TILE + t]`."""
+    """`accumulate(acc, acc_stride, shrink, g, data, rows, n, v_dim, p, ahead)` for query heads g … g + heads − 1.
+    acc float32, head i from `(g + i) · acc_stride`, whole vectors; token t's V from `rows[t]`; weights
+    `p[(g + i) · TILE + t]`. Rows `ahead[t]` are prefetched."""
 
     @intrinsic
     def accumulate(
-        typing_context: Any, acc: Any, acc_stride: Any, shrink: Any, g: Any, data: Any, rows: Any, n: Any, v_dim: Any, p: Any
+        typing_context: Any,
+        acc: Any,
+        acc_stride: Any,
+        shrink: Any,
+        g: Any,
+        data: Any,
+        rows: Any,
+        n: Any,
+        v_dim: Any,
+        p: Any,
+        ahead: Any,
     ) -> Any:
         def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
             acc_array, shrink_array, data_array, row_array, p_array = (
                 _Array(context, builder, signature.args[i], args[i]) for i in (0, 2, 4, 5, 8)
             )
+            ahead_array = _Array(context, builder, signature.args[9], args[9])
             stride, first, count, size = args[1], args[3], args[6], args[7]
             indices = [_plus(builder, first, i) for i in range(heads)]
 
@@ -141,6 +173,9 @@ def accumulate_of(heads: int) -> Any:
                         builder.store(builder.fmul(acc_array.load_vector(place), factor), total)
                 with cgutils.for_range(builder, count) as loop:
                     start = builder.add(row_array.load(loop.index), d)
+                    next_start = builder.add(ahead_array.load(loop.index), d)
+                    for c in range(0, depth, max(1, 64 // (LANES * data_array.itemsize))):
+                        data_array.prefetch(_plus(builder, next_start, c * LANES))
                     values = [load(_plus(builder, start, c * LANES)) for c in range(depth)]
                     for index, kept in zip(indices, sums, strict=True):
                         weight_at = builder.add(builder.mul(index, _int(TILE)), loop.index)
@@ -154,7 +189,7 @@ def accumulate_of(heads: int) -> Any:
             _over_vectors(builder, data_array, size, DEPTH, step)
             return context.get_dummy_value()
 
-        return types.none(acc, _INT, shrink, _INT, data, rows, _INT, _INT, p), generate
+        return types.none(acc, _INT, shrink, _INT, data, rows, _INT, _INT, p, ahead), generate
 
     return accumulate
 
@@ -212,7 +247,11 @@ def _fold(builder: Any, a: Any, b: Any, width: int) -> Any:
     Lane l of the result with l mod 2·width < width belongs to a, else to b.
     """
     groups = range(0, LANES, 2 * width)
-    low = [lane for start in groups for lane in (*range(start, start + width), *range(LANES + start, LANES + start + width))]
+    low = [
+        lane
+        for start in groups
+        for lane in (*range(start, start + width), *range(LANES + start, LANES + start + width))
+    ]
     high = [lane + width for lane in low]
     kind = ir.VectorType(_I32, LANES)
     left = builder.shuffle_vector(a, b, ir.Constant(kind, low))

@@ -28,7 +28,7 @@ class PrefillPiece:
 
 @dataclass(frozen=True, slots=True)
 class StagedBatch:
-    """`tables` `[G, S, width]` int32 and `lengths` `[S]` int32, contiguous; the first `num_decodes` sequences decode."""
+    """`tables` `[G, S, width]` and `lengths` `[S]`, int32 and contiguous; the first `num_decodes` sequences decode."""
 
     tables: NDArray[np.int32]
     lengths: NDArray[np.int32]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import mmap
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -53,10 +54,10 @@ class GroupPool:
 def allocate(shape: tuple[int, ...], device: torch.device) -> Tensor:
     """Zeroed bytes; on a CPU in huge pages where the system grants them, since block tables jump about in the pool."""
     size = int(np.prod(shape))
-    if device.type != "cpu" or size == 0:
+    if device.type != "cpu" or size == 0 or not hasattr(mmap, "MADV_HUGEPAGE"):
         return torch.zeros(shape, dtype=torch.uint8, device=device)
-    memory = mmap.mmap(-1, size)
-    if hasattr(mmap, "MADV_HUGEPAGE"):
+    memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    with suppress(OSError):  # a kernel built without huge pages
         memory.madvise(mmap.MADV_HUGEPAGE)
     return torch.from_numpy(np.frombuffer(memory, dtype=np.uint8)).view(shape)
 

@@ -1,0 +1,121 @@
+"""Small paged batches with everything that must not be read poisoned by NaN."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from kvbench.engine.batch import StepBatch
+from kvbench.engine.kvstore.codec import decode, encode
+from kvbench.engine.kvstore.layout import ELEMENTS
+from kvbench.engine.kvstore.store import KVStore
+from kvbench.geometry.model import LayerGroup, ModelGeometry
+
+NULL_AND_SPARE = 2
+"""Blocks that belong to no table, besides the null block."""
+
+
+def one_layer(kv_heads: int, k_dim: int, v_dim: int | None = None, *, layers: int = 1) -> ModelGeometry:
+    group = LayerGroup("full", tuple(range(layers)), kv_heads, k_dim, v_dim or k_dim)
+    return ModelGeometry("test", "llama", "test", layers, 8, 8, kv_heads, kv_heads, k_dim, 8, 1 << 20, (group,))
+
+
+@dataclass(slots=True)
+class Paged:
+    """K and V of every sequence as they were given, and the store and batch that hold them."""
+
+    store: KVStore
+    batch: StepBatch
+    q: torch.Tensor
+    keys: list[torch.Tensor]
+    values: list[torch.Tensor]
+
+
+def poison(store: KVStore) -> None:
+    """NaN in every element that has one, and in every scale."""
+    for pool in store.pools:
+        pool.bytes.fill_(0x55)
+        for view in pool.layers:
+            for part in (view.k, view.v, view.k_scale, view.v_scale):
+                if part is not None and part.is_floating_point():
+                    part.fill_(float("nan"))
+
+
+def random_tables(contexts: list[int], block_size: int, num_blocks: int, rng: np.random.Generator) -> np.ndarray:
+    """`[S, width]` physical blocks in random order, one unused entry at the end of the longest row."""
+    counts = [-(-context // block_size) for context in contexts]
+    blocks = rng.permutation(num_blocks)[: sum(counts)] + 1
+    tables = np.zeros((len(contexts), max(counts) + 1), np.int32)
+    start = 0
+    for row, count in zip(tables, counts, strict=True):
+        row[:count] = blocks[start : start + count]
+        start += count
+    return tables
+
+
+def slots_of(table: np.ndarray, start: int, end: int, block_size: int) -> torch.Tensor:
+    positions = np.arange(start, end)
+    return torch.from_numpy(table[positions // block_size].astype(np.int64) * block_size + positions % block_size)
+
+
+def paged(
+    kv_dtype: str,
+    block_size: int,
+    heads: tuple[int, int],
+    dims: tuple[int, int],
+    contexts: list[int],
+    queries: list[int] | None = None,
+    seed: int = 0,
+) -> Paged:
+    """A poisoned store with the contexts written. `heads` = (query, KV), `dims` = (K, V); `queries[s]` query tokens at
+    the end of context s, all 1 by default; sequences with one query come first and are decodes."""
+    rng = np.random.default_rng(seed)
+    generator = torch.Generator().manual_seed(seed)
+    queries = queries or [1] * len(contexts)
+    num_blocks = sum(-(-context // block_size) for context in contexts) + NULL_AND_SPARE
+    store = KVStore(one_layer(heads[1], *dims), kv_dtype, block_size, num_blocks)
+    poison(store)
+    tables = random_tables(contexts, block_size, num_blocks, rng)
+    keys = [torch.randn((n, heads[1], dims[0]), generator=generator) for n in contexts]
+    values = [torch.randn((n, heads[1], dims[1]), generator=generator) for n in contexts]
+    for table, k, v in zip(tables, keys, values, strict=True):
+        store.write(0, k, v, slots_of(table, 0, len(k), block_size))
+    q = torch.randn((sum(queries), heads[0], dims[0]), generator=generator)
+    return Paged(store, step_batch(tables, contexts, queries, block_size), q, keys, values)
+
+
+def step_batch(tables: np.ndarray, contexts: list[int], queries: list[int], block_size: int) -> StepBatch:
+    starts = np.concatenate([[0], np.cumsum(queries)]).astype(np.int32)
+    return StepBatch(
+        token_ids=np.zeros(starts[-1], np.int64),
+        positions=np.zeros(starts[-1], np.int64),
+        slots=np.full((1, starts[-1]), block_size, np.int64),
+        block_tables=tables[None].copy(),
+        query_starts=starts,
+        context_lengths=np.array(contexts, np.int32),
+        num_decodes=sum(count == 1 for count in queries),
+        logit_rows=np.zeros(0, np.int64),
+    )
+
+
+def as_stored(x: torch.Tensor, kv_dtype: str) -> torch.Tensor:
+    """What the store keeps of x, without the store."""
+    return decode(*encode(x, ELEMENTS[kv_dtype]))
+
+
+def reference(case: Paged, kv_dtype: str | None = None) -> torch.Tensor:
+    """Causal attention in float64, token by token; over the stored form when a KV dtype is given."""
+    rows: list[torch.Tensor] = []
+    lengths, starts = case.batch.context_lengths.tolist(), case.batch.query_starts.tolist()
+    group = case.q.shape[1] // case.store.geometry.kv_heads
+    for s, (k, v) in enumerate(zip(case.keys, case.values, strict=True)):
+        if kv_dtype is not None:
+            k, v = as_stored(k, kv_dtype), as_stored(v, kv_dtype)
+        k, v = (x.double().repeat_interleave(group, dim=1) for x in (k, v))
+        for row in range(starts[s], starts[s + 1]):
+            seen = max(0, lengths[s] - (starts[s + 1] - 1 - row))
+            scores = torch.einsum("hd,thd->ht", case.q[row].double(), k[:seen]) / k.shape[-1] ** 0.5
+            rows.append(torch.einsum("ht,thd->hd", scores.softmax(-1), v[:seen]))
+    return torch.stack(rows)
