@@ -78,8 +78,8 @@ def check_owners(books: Books) -> None:
 def check_rows(books: Books) -> None:
     """Lengths, blocks held and table entries agree; dead rows are empty."""
     tables = books.tables
-    filled = tables.blocks != NULL_BLOCK
-    expected = np.arange(tables.width) < tables.held[:, None]
+    filled = tables.blocks[:, : tables.rows_touched] != NULL_BLOCK
+    expected = np.arange(tables.width) < tables.held[: tables.rows_touched, None]
     _require((filled == expected[None]).all(axis=(0, 2)), "row {}: its entries are not exactly the blocks it holds")
     _require(tables.held == -(-tables.lengths // books.block_size), "row {} holds too many or too few blocks")
     _require(tables.live | (tables.lengths == 0), "row {} is dead but has slots")

@@ -39,6 +39,8 @@ class BlockTables:
         self.live = np.zeros(max_sequences, dtype=bool)
         self.contents: list[Content | None] = [None] * max_sequences
         self.promised_total = 0
+        self.rows_touched = 0
+        """Rows from here on have never held a sequence"""
         self.forks = 0
         """Live rows that were forked or forked from: only then can two rows share a tail block"""
         self.forked = np.zeros(max_sequences, dtype=bool)
@@ -54,6 +56,7 @@ class BlockTables:
         if not self._free_rows:
             raise InternalError(f"all {len(self.live)} rows of the block tables are taken")
         row = self._free_rows.pop()
+        self.rows_touched = max(self.rows_touched, row + 1)
         self.contents[row] = content
         self.live[row] = True
         self.lengths[row] = length
