@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import sys
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -26,6 +27,8 @@ from kvbench.sweep import resolve
 from kvbench.sweep.code_digest import engine_digest, kernel_digest
 from kvbench.workload.build import Workload, build_workload
 from kvbench.workload.sharing import explainable_hit_tokens
+
+LONG_LABEL = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,11 +117,12 @@ def make_plan(loaded: LoadedSuite, *, repetitions: int | None = None) -> SweepPl
     threads = Host().usable_cores() if suite.measure.threads == "auto" else int(suite.measure.threads)
     plan = SweepPlan(loaded, device, threads, repetitions or suite.measure.repetitions, [])
     planner = _Planner(plan)
-    plan.cases = [planner.plan(case) for case in expand(suite)]
+    cases = expand(suite)
+    plan.cases = [planner.plan(case, label) for case, label in zip(cases, labels(cases), strict=True)]
     if not plan.runnable:
         first = plan.cases[0]
         raise CannotRunError(
-            f"none of the {len(plan.cases)} cases can run here; {first.label or 'the case'}: {first.refusal}",
+            f"none of the {len(plan.cases)} cases can run here; {first.label}: {first.refusal}",
             hint="make kv_memory, batch or lengths smaller (a trace: --scale-tokens, or -a max_input_tokens=…)",
         )
     return plan
@@ -132,10 +136,10 @@ class _Planner:
         self._workloads: dict[tuple[WorkloadSettings, int], Workload] = {}
         self._explained: dict[tuple[str, int], int] = {}
 
-    def plan(self, case: Case) -> PlannedCase:
-        return self._kernel(case) if case.kind == "kernel" else self._engine(case)
+    def plan(self, case: Case, label: str) -> PlannedCase:
+        return self._kernel(case, label) if case.kind == "kernel" else self._engine(case, label)
 
-    def _kernel(self, case: Case) -> PlannedCase:
+    def _kernel(self, case: Case, label: str) -> PlannedCase:
         assert case.kernel is not None
         geometry = one_layer(case.kernel)
         memory = resolve.kernel_memory(case.kernel, geometry)
@@ -143,9 +147,9 @@ class _Planner:
         kernel = case.kernel.model_copy(update={"attention": attention})
         columns = {**self._columns(case, geometry), **setting_row({"kernel": kernel}), **case.axes}
         job = self._job(case, columns, geometry, {"kernel": kernel.model_dump(mode="json")})
-        return PlannedCase(case, job, case.label, memory, refusal=resolve.does_not_fit(memory, self._plan.device))
+        return PlannedCase(case, job, label, memory, refusal=resolve.does_not_fit(memory, self._plan.device))
 
-    def _engine(self, case: Case) -> PlannedCase:
+    def _engine(self, case: Case, label: str) -> PlannedCase:
         assert case.engine is not None
         assert case.workload is not None
         device = self._plan.device
@@ -176,7 +180,7 @@ class _Planner:
             explainable_hit_tokens=self._explain(workload, engine, geometry),
         )
         refusal, notes = self._verdict(memory, workload, engine, geometry)
-        return PlannedCase(case, job, case.label, memory, workload, refusal, notes)
+        return PlannedCase(case, job, label, memory, workload, refusal, notes)
 
     def _verdict(
         self, memory: resolve.Memory, workload: Workload, engine: EngineSettings, geometry: ModelGeometry
@@ -265,6 +269,26 @@ class _Planner:
                 f"the engine cannot run {geometry.name} (family {geometry.family})",
                 hint=f"its transformer covers {', '.join(FAMILIES)}; `kvbench size` knows the others' arithmetic",
             )
+
+
+def labels(cases: list[Case]) -> list[str]:
+    """What to call each case in a line of talk: its axes, or of more than `LONG_LABEL` only those whose value is not
+    the commonest of their column (which still tells any two cases apart)."""
+    usual: dict[tuple[str, str], Any] = {}
+    for kind in ("engine", "kernel"):
+        same = [case for case in cases if case.kind == kind]
+        for name in same[0].axes if same else ():
+            usual[kind, name] = Counter(repr(case.axes[name]) for case in same).most_common(1)[0][0]
+    return [_label(case, usual) for case in cases]
+
+
+def _label(case: Case, usual: dict[tuple[str, str], Any]) -> str:
+    if case.kind == "kernel":
+        return f"kernel {case.label}" if case.axes else "kernel"
+    if len(case.axes) <= LONG_LABEL:
+        return case.label
+    shown = [f"{name}={value}" for name, value in case.axes.items() if repr(value) != usual[case.kind, name]]
+    return " ".join(shown) or "everything as usual"
 
 
 def _workload_facts(workload: Workload) -> dict[str, Any]:
