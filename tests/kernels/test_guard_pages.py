@@ -1,0 +1,79 @@
+"""Nothing beyond the pool, the block table or the lengths is read: they end where an unreadable page begins."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+CHILD = """
+import ctypes, mmap, sys
+import numpy as np
+from kvbench_kernels.decode_numba import decode
+from kvbench_kernels.gather_numba import gather
+
+PAGE = mmap.PAGESIZE
+libc = ctypes.CDLL(None, use_errno=True)
+keep = []
+
+def at_the_edge(array):
+    pages = -(-array.nbytes // PAGE)
+    memory = mmap.mmap(-1, (pages + 1) * PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    whole = np.frombuffer(memory, np.uint8)
+    start = pages * PAGE - array.nbytes
+    place = whole[start : pages * PAGE].view(array.dtype).reshape(array.shape)
+    place[...] = array
+    guard = whole.ctypes.data + pages * PAGE
+    if libc.mprotect(ctypes.c_void_p(guard), ctypes.c_size_t(PAGE), 0) != 0:
+        raise OSError(ctypes.get_errno())
+    keep.append((memory, whole))
+    if sys.argv[2] == "trip":
+        print(ctypes.string_at(guard, 1))
+    return place
+
+def run(form, k_dim, v_dim, block_size, context):
+    heads, group = 2, 3
+    dtype = {"fp32": np.float32, "bf16": np.uint16, "fp16": np.int16, "int8": np.int8}[form]
+    size = np.dtype(dtype).itemsize
+    tokens = heads * block_size
+    first_scale = -(-tokens * (k_dim + v_dim) * size // 4)
+    scale_words = 2 * tokens if form == "int8" else 0
+    block = -(-(first_scale + scale_words) * 4 // 16) * 16
+    blocks = -(-context // block_size)
+    pool = at_the_edge(np.zeros((blocks + 1) * block, np.uint8))
+    table = at_the_edge(np.arange(blocks, 0, -1, dtype=np.int32).reshape(1, -1))
+    lengths = at_the_edge(np.array([context], np.int32))
+    scales = pool.view(np.float32) if form == "int8" else None
+    q = at_the_edge(np.ones((1, heads * group, k_dim), np.float32))
+    out = at_the_edge(np.full((1, heads * group, v_dim), np.nan, np.float32))
+    layout = (block_size, block // size, tokens * k_dim, block // 4, first_scale, first_scale + tokens)
+    decode(q, pool.view(dtype), scales, table, lengths, out, heads, k_dim, v_dim, *layout, 1)
+    assert (out == 0).all()
+    k = at_the_edge(np.full((heads, context, k_dim), np.nan, np.float32))
+    v = at_the_edge(np.full((heads, context, v_dim), np.nan, np.float32))
+    gather(pool.view(dtype), scales, table[0], k, v, *layout, 1)
+    assert (k == 0).all() and (v == 0).all()
+
+for k_dim, v_dim in ((64, 64), (5, 5), (8, 8), (40, 33), (128, 128)):
+    for block_size, context in ((1, 5), (3, 64), (16, 300), (16, 256), (64, 1)):
+        run(sys.argv[1], k_dim, v_dim, block_size, context)
+print("done")
+"""
+
+
+def child(form: str, mode: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-c", CHILD, form, mode], capture_output=True, text=True, timeout=300)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs mprotect")
+@pytest.mark.parametrize("form", ["fp32", "bf16", "fp16", "int8"])
+def test_k07_reads_end_where_the_data_end(form: str) -> None:
+    done = child(form, "run")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "done\n"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs mprotect")
+def test_the_guard_page_bites() -> None:
+    assert child("fp32", "trip").returncode < 0
