@@ -1,4 +1,4 @@
-"""The decoding sequences as arrays, kept from step to step so that a decode step loops over none of them."""
+"""The decoding sequences as arrays, kept from step to step so that a decode step computes with all of them at once."""
 
 from __future__ import annotations
 
@@ -10,43 +10,62 @@ import numpy as np
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from kvbench.cache.types import Int32s, Int64s
     from kvbench.engine.sequence import Sequence
+
+_ROW, _LENGTH, _LIMIT, _INPUT, _TOKEN, _KEY = range(6)
 
 
 class DecodeSet:
-    """Sequences that decode, first arrived first; entry i of every array belongs to `sequences[i]`.
+    """Sequences that decode, first arrived first; entry i of every array belongs to `sequences[i]`."""
 
-    `rows` int32 block-table rows · `lengths` int32 known tokens · `limits` int32 the length at which the output is
-    complete · `inputs` int32 prompt tokens · `last_tokens` int64 the query tokens · `random_keys` uint64.
-    """
-
-    def __init__(self) -> None:
+    def __init__(self, capacity: int) -> None:
         self.sequences: list[Sequence] = []
-        self.rows = np.empty(0, np.int32)
-        self.lengths = np.empty(0, np.int32)
-        self.limits = np.empty(0, np.int32)
-        self.inputs = np.empty(0, np.int32)
-        self.last_tokens = np.empty(0, np.int64)
-        self.random_keys = np.empty(0, np.uint64)
+        self._table = np.zeros((6, capacity), np.int64)
         self._num_forced = 0
         self._num_stopping = 0
 
     def __len__(self) -> int:
         return len(self.sequences)
 
+    def rows(self, limit: int | None = None) -> Int32s:
+        """Block-table rows of the first `limit` sequences."""
+        return self._first(_ROW, limit).astype(np.int32)
+
+    def lengths(self, limit: int | None = None) -> Int32s:
+        """Known tokens; the last one is not computed yet."""
+        return self._first(_LENGTH, limit).astype(np.int32)
+
+    def last_tokens(self, limit: int | None = None) -> Int64s:
+        """The query tokens."""
+        return self._first(_TOKEN, limit).copy()
+
+    def random_keys(self, limit: int | None = None) -> NDArray[np.uint64]:
+        return self._first(_KEY, limit).view(np.uint64)
+
+    def output_tokens(self, limit: int | None = None) -> Int64s:
+        """Output tokens so far."""
+        return self._first(_LENGTH, limit) - self._first(_INPUT, limit)
+
+    def is_complete(self, limit: int | None = None) -> NDArray[np.bool_]:
+        """Whether the output has reached its longest."""
+        return self._first(_LENGTH, limit) >= self._first(_LIMIT, limit)
+
     def add(self, sequence: Sequence) -> None:
         """A sequence whose prefill is done and whose newest token is known."""
-        job = sequence.job
+        job, count = sequence.job, len(self)
         place = bisect_left(self.sequences, sequence.order, key=lambda other: other.order)
         self.sequences.insert(place, sequence)
-        self.rows = np.insert(self.rows, place, sequence.table_row)
-        self.lengths = np.insert(self.lengths, place, sequence.length)
-        self.limits = np.insert(self.limits, place, job.total_tokens)
-        self.inputs = np.insert(self.inputs, place, len(job.prompt))
-        self.last_tokens = np.insert(self.last_tokens, place, sequence.content.tokens[-1])
-        self.random_keys = np.insert(self.random_keys, place, np.uint64(sequence.random_key))
-        self._num_forced += sequence.forced is not None
-        self._num_stopping += bool(job.stop_tokens)
+        self._table[:, place + 1 : count + 1] = self._table[:, place:count].copy()
+        self._table[:, place] = (
+            sequence.table_row,
+            sequence.length,
+            job.total_tokens,
+            len(job.prompt),
+            sequence.content.tokens[-1],
+            np.uint64(sequence.random_key).view(np.int64),
+        )
+        self._count(sequence, 1)
         sequence.is_decoding = True
 
     def remove(self, sequence: Sequence) -> None:
@@ -54,7 +73,7 @@ class DecodeSet:
         keep[self.sequences.index(sequence)] = False
         self._keep(keep)
 
-    def append(self, sampled: NDArray[np.int64], now_s: float) -> None:
+    def append(self, sampled: Int64s, now_s: float) -> None:
         """The first `len(sampled)` sequences each get a token (the forced one where there is one)."""
         count = len(sampled)
         tokens: list[int] = sampled.tolist()
@@ -63,14 +82,14 @@ class DecodeSet:
             tokens = [sequence.choose(token) for sequence, token in zip(decoding, tokens, strict=True)]
         for sequence, token in zip(decoding, tokens, strict=True):
             sequence.append(token, now_s)
-        self.last_tokens[:count] = tokens
-        self.lengths[:count] += 1
+        self._table[_TOKEN, :count] = tokens
+        self._table[_LENGTH, :count] += 1
 
     def take_finished(self, count: int) -> list[Sequence]:
         """Remove and return those of the first `count` sequences whose output is complete."""
-        done = self.lengths[:count] >= self.limits[:count]
+        done = self.is_complete(count)
         if self._num_stopping:
-            newest = zip(self.sequences[:count], self.last_tokens[:count].tolist(), strict=True)
+            newest = zip(self.sequences[:count], self._first(_TOKEN, count).tolist(), strict=True)
             done |= np.fromiter((token in s.job.stop_tokens for s, token in newest), bool, count)
         if not done.any():
             return []
@@ -80,10 +99,17 @@ class DecodeSet:
         self._keep(np.concatenate([~done, np.ones(len(self) - count, bool)]))
         return finished
 
+    def _first(self, column: int, limit: int | None) -> Int64s:
+        count = len(self.sequences)
+        return self._table[column, : count if limit is None else min(limit, count)]
+
     def _keep(self, keep: NDArray[np.bool_]) -> None:
+        count, left = len(self), int(keep.sum())
         for index in np.flatnonzero(~keep):
-            self._num_forced -= self.sequences[index].forced is not None
-            self._num_stopping -= bool(self.sequences[index].job.stop_tokens)
+            self._count(self.sequences[index], -1)
+        self._table[:, :left] = self._table[:, :count][:, keep]
         self.sequences = [sequence for sequence, kept in zip(self.sequences, keep.tolist(), strict=True) if kept]
-        for name in ("rows", "lengths", "limits", "inputs", "last_tokens", "random_keys"):
-            setattr(self, name, getattr(self, name)[keep])
+
+    def _count(self, sequence: Sequence, by: int) -> None:
+        self._num_forced += by * (sequence.forced is not None)
+        self._num_stopping += by * bool(sequence.job.stop_tokens)

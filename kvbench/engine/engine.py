@@ -6,14 +6,16 @@ import hashlib
 from typing import TYPE_CHECKING
 
 import numpy as np
+import torch
 
 from kvbench.cache.manager import make_manager
 from kvbench.cache.types import CacheGroup, CacheSettings
 from kvbench.engine.attention.registry import attention_backend
+from kvbench.engine.interrupts import deferred_interrupts
 from kvbench.engine.job import Job
 from kvbench.engine.kvstore.store import KVStore
 from kvbench.engine.loop import EngineLoop
-from kvbench.engine.memory import AUTO_SHARE, Sizes, plan_sizes
+from kvbench.engine.memory import Sizes, free_host_bytes, plan_sizes
 from kvbench.engine.runner import DeviceRunner
 from kvbench.engine.sampling import GREEDY, SamplingParams
 from kvbench.errors import UsageError
@@ -44,7 +46,7 @@ class Engine(EngineLoop):
         settings do not fit the model. `check` verifies the invariants after every step."""
         _check_weight_dtype(model, settings)
         self.model = model
-        self.sizes = plan_sizes(model.geometry, settings, _device_bytes(model, settings, kv_memory_bytes), max_context)
+        self.sizes = plan_sizes(model.geometry, settings, kv_memory_bytes, max_context, _free_bytes(model.device))
         self.store = _make_store(model, settings, self.sizes)
         self.attention = attention_backend(settings.attention, model.device)
         super().__init__(
@@ -56,7 +58,6 @@ class Engine(EngineLoop):
             clock=clock,
             check=check,
         )
-        self._next_id = 0
 
     @property
     def num_blocks(self) -> int:
@@ -67,37 +68,41 @@ class Engine(EngineLoop):
         self,
         prompts: Iterable[Sequence[int]],
         max_tokens: int,
-        sampling: SamplingParams = GREEDY,
+        sampling: SamplingParams | None = None,
         stop_tokens: Iterable[int] = (),
         *,
         seed: int = 0,
     ) -> list[list[int]]:
-        """Output tokens per prompt. Raises `UsageError` when a prompt cannot be served."""
+        """Output tokens per prompt; `sampling` None is greedy. Raises `UsageError` when a prompt cannot be served."""
         if self.has_work:
             raise UsageError("the engine is already serving", hint="let it finish, or use another Engine")
-        stop, arrival = frozenset(stop_tokens), self.clock.now()
-        jobs = [
-            Job(self._new_id(), _token_array(prompt), max_tokens, None, stop, sampling, arrival, None, seed)
-            for prompt in prompts
-        ]
+        self._drop_everything()
+        params, stop, now = sampling or GREEDY, frozenset(stop_tokens), self.clock.now()
         try:
-            for job in jobs:
-                self.add(job)
-            while self.has_work:
-                self.step()
-        except BaseException:
-            self.abort_all()
-            raise
+            for index, prompt in enumerate(prompts):
+                self.add(Job(index, _token_array(prompt), max_tokens, None, stop, params, now, None, seed))
+            self._raise_if_any_failed()
+            self._run()
+            self._raise_if_any_failed()
+            return [tokens for _, tokens in sorted(self.take_outputs().items())]
         finally:
-            finished, outputs = self.take_finished(), self.take_outputs()
-        for record in finished:
-            if record.error is not None:
-                raise UsageError(f"prompt {record.request_id - jobs[0].request_id}: {record.error}")
-        return [outputs[job.request_id] for job in jobs]
+            self._drop_everything()
 
-    def _new_id(self) -> int:
-        self._next_id += 1
-        return self._next_id - 1
+    def _run(self) -> None:
+        with deferred_interrupts() as raise_if_interrupted:
+            while self.has_work:
+                raise_if_interrupted()
+                self.step()
+
+    def _raise_if_any_failed(self) -> None:
+        for record in self.take_finished():
+            if record.error is not None:
+                raise UsageError(f"prompt {record.request_id}: {record.error}")
+
+    def _drop_everything(self) -> None:
+        self.abort_all()
+        self.take_finished()
+        self.take_outputs()
 
 
 def _check_weight_dtype(model: Model, settings: EngineSettings) -> None:
@@ -108,13 +113,8 @@ def _check_weight_dtype(model: Model, settings: EngineSettings) -> None:
         )
 
 
-def _device_bytes(model: Model, settings: EngineSettings, given: int | None) -> int | None:
-    """On CUDA, `auto` is a share of the device's own free memory."""
-    if given is not None or settings.kv_memory != "auto" or model.device.type != "cuda":
-        return given
-    import torch
-
-    return int(torch.cuda.mem_get_info(model.device)[0] * AUTO_SHARE)
+def _free_bytes(device: torch.device) -> int:
+    return torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else free_host_bytes()
 
 
 def _make_store(model: Model, settings: EngineSettings, sizes: Sizes) -> KVStore:

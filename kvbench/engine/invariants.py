@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import TYPE_CHECKING
-
-import numpy as np
+from typing import TYPE_CHECKING, Any
 
 from kvbench.errors import InternalError
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from kvbench.engine.decodes import DecodeSet
     from kvbench.engine.scheduler import Scheduler
     from kvbench.engine.sequence import Sequence
@@ -55,15 +55,14 @@ def _check_order(sequences: list[Sequence]) -> None:
 
 
 def _check_decodes(decoding: DecodeSet) -> None:
-    expected: dict[str, list[int]] = {
-        "rows": [sequence.table_row for sequence in decoding.sequences],
-        "lengths": [sequence.length for sequence in decoding.sequences],
-        "limits": [sequence.job.total_tokens for sequence in decoding.sequences],
-        "inputs": [len(sequence.job.prompt) for sequence in decoding.sequences],
-        "last_tokens": [int(sequence.content.tokens[-1]) for sequence in decoding.sequences],
+    sequences = decoding.sequences
+    columns: dict[str, tuple[NDArray[Any], list[Any]]] = {
+        "rows": (decoding.rows(), [sequence.table_row for sequence in sequences]),
+        "lengths": (decoding.lengths(), [sequence.length for sequence in sequences]),
+        "output tokens": (decoding.output_tokens(), [sequence.output_tokens for sequence in sequences]),
+        "last tokens": (decoding.last_tokens(), [int(sequence.content.tokens[-1]) for sequence in sequences]),
+        "completion": (decoding.is_complete(), [False for _ in sequences]),
     }
-    for name, values in expected.items():
-        if not np.array_equal(getattr(decoding, name), values):
-            raise InternalError(f"{name} of the decoding sequences are {getattr(decoding, name)}, not {values}")
-    if any(decoding.lengths >= decoding.limits):
-        raise InternalError("a decoding sequence is already complete")
+    for name, (found, expected) in columns.items():
+        if found.tolist() != expected:
+            raise InternalError(f"{name} of the decoding sequences: the arrays say {found}, they say {expected}")

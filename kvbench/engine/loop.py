@@ -106,12 +106,11 @@ class EngineLoop:
                 f"request {job.request_id}: the prompt has token ids outside the vocabulary of {self.vocab_size}",
                 hint=f"token ids run from 0 to {self.vocab_size - 1}",
             )
-        sequence = Sequence(job)
-        reason = self.scheduler.reason_to_reject(sequence)
+        reason = self.scheduler.reason_to_reject(job)
         if reason is not None:
             self._finished.append(rejected_record(job.request_id, job.arrival_s, len(job.prompt), reason))
             return
-        self._live[job.request_id] = sequence
+        self._live[job.request_id] = sequence = Sequence(job)
         self.scheduler.add(sequence)
 
     def step(self) -> StepRecord | None:

@@ -30,17 +30,18 @@ class Sizes:
 
 
 def plan_sizes(
-    g: ModelGeometry, settings: EngineSettings, kv_memory_bytes: int | None, max_context: int | None
+    g: ModelGeometry, settings: EngineSettings, kv_memory_bytes: int | None, max_context: int | None, free_bytes: int
 ) -> Sizes:
     """Blocks for the given bytes; `CannotRunError` with the arithmetic when they cannot hold one sequence.
 
-    `kv_memory_bytes` and `max_context` given here win over the settings; None leaves it to them.
+    `kv_memory_bytes` and `max_context` given here win over the settings; None leaves it to them. `auto` memory is a
+    share of `free_bytes`, and no more than `max_sequences` of the longest sequences can use.
     """
     context = _max_context(g, settings, max_context)
     layout = pool_layout(g, settings.kv_dtype, settings.block_size)
     whole = layout.sequence_blocks(context)
-    most_useful = settings.max_sequences * whole * layout.block_bytes
-    kv_bytes = _kv_bytes(settings, kv_memory_bytes, most_useful)
+    automatic = min(int(free_bytes * AUTO_SHARE), settings.max_sequences * whole * layout.block_bytes)
+    kv_bytes = _kv_bytes(settings, kv_memory_bytes, automatic)
     num_blocks = kv_bytes // layout.block_bytes
     needed = whole if settings.allocator == "contiguous" else layout.sequence_blocks(1)
     if num_blocks < needed:
@@ -60,12 +61,10 @@ def _max_context(g: ModelGeometry, settings: EngineSettings, max_context: int | 
     return int(wanted)
 
 
-def _kv_bytes(settings: EngineSettings, given: int | None, most_useful: int) -> int:
+def _kv_bytes(settings: EngineSettings, given: int | None, automatic: int) -> int:
     if given is not None:
         return given
-    if settings.kv_memory != "auto":
-        return int(settings.kv_memory)
-    return min(int(free_host_bytes() * AUTO_SHARE), most_useful)
+    return automatic if settings.kv_memory == "auto" else int(settings.kv_memory)
 
 
 def _host_blocks(settings: EngineSettings, block_bytes: int) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -25,13 +25,18 @@ def prepare_batch(step: Schedule, manager: CacheManager) -> StepBatch:
     return StepBatch(
         token_ids=_token_ids(step),
         positions=_positions(step, query_starts),
-        slots=np.stack([manager.slots(step.rows, step.starts, step.counts, group) for group in groups]),
-        block_tables=np.stack([manager.table(step.rows, width, group) for group in groups]),
+        slots=_stack([manager.slots(step.rows, step.starts, step.counts, group) for group in groups]),
+        block_tables=_stack([manager.table(step.rows, width, group) for group in groups]),
         query_starts=query_starts,
         context_lengths=context_lengths,
         num_decodes=step.num_decodes,
         logit_rows=_logit_rows(step, query_starts),
     )
+
+
+def _stack(groups: list[NDArray[Any]]) -> NDArray[Any]:
+    """[G, …]; a single group is not copied."""
+    return groups[0][np.newaxis] if len(groups) == 1 else np.stack(groups)
 
 
 def _token_ids(step: Schedule) -> NDArray[np.int64]:

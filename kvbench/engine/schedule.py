@@ -82,16 +82,14 @@ class Schedule:
 
     def seal(self, decoding: DecodeSet) -> None:
         """Take the arrays of the decodes as they stand and put the pieces behind them."""
-        n = self.num_decodes
-        pieces, last = self.pieces, self.last_pieces
+        n, pieces, last = self.num_decodes, self.pieces, self.last_pieces
         self.decoding = decoding.sequences[:n]
-        self.decode_tokens = decoding.last_tokens[:n]
-        self.rows = _join(decoding.rows[:n], [piece.sequence.table_row for piece in pieces])
-        self.starts = _join(decoding.lengths[:n] - 1, [piece.start for piece in pieces])
+        self.decode_tokens = decoding.last_tokens(n)
+        self.rows = _join(decoding.rows(n), [piece.sequence.table_row for piece in pieces])
+        self.starts = _join(decoding.lengths(n) - 1, [piece.start for piece in pieces])
         self.counts = _join(np.ones(n, np.int32), [piece.count for piece in pieces])
-        self.random_keys = _join(decoding.random_keys[:n], [piece.sequence.random_key for piece in last])
-        outputs = (decoding.lengths[:n] - decoding.inputs[:n]).astype(np.int64)
-        self.output_indices = _join(outputs, [piece.sequence.output_tokens for piece in last])
+        self.random_keys = _join(decoding.random_keys(n), [piece.sequence.random_key for piece in last])
+        self.output_indices = _join(decoding.output_tokens(n), [piece.sequence.output_tokens for piece in last])
 
 
 def _join(decodes: NDArray, pieces: list) -> NDArray:  # type: ignore[type-arg]

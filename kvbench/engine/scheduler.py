@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from kvbench.cache.types import CacheManager, Plan
+    from kvbench.engine.job import Job
     from kvbench.engine.sequence import Sequence
     from kvbench.spec.engine import EngineSettings
 
@@ -36,7 +37,7 @@ class Scheduler:
         self.max_batch_tokens = settings.max_batch_tokens
         self.waiting = WaitingQueue()
         self.prefilling: list[Sequence] = []
-        self.decoding = DecodeSet()
+        self.decoding = DecodeSet(settings.max_sequences)
         self.held: list[Sequence] = []
         self._step = Schedule()
 
@@ -48,9 +49,9 @@ class Scheduler:
     def has_work(self) -> bool:
         return self.num_running > 0 or len(self.waiting) > 0
 
-    def reason_to_reject(self, sequence: Sequence) -> str | None:
-        """Why the sequence can never be served, None when it can (E26); exactly fitting is fitting (E27)."""
-        job, limit = sequence.job, self.manager.settings.max_context
+    def reason_to_reject(self, job: Job) -> str | None:
+        """Why the job can never be served, None when it can (E26); exactly fitting is fitting (E27)."""
+        limit = self.manager.settings.max_context
         asked = f"{len(job.prompt)} input + {job.max_tokens} output tokens"
         if job.total_tokens > limit:
             return f"{asked} exceed the maximum context of {limit}"
@@ -79,7 +80,7 @@ class Scheduler:
     def decode(self, limit: int | None = None) -> int:
         """One token for each of the first `limit` decoding sequences; makes room by preemption where there is none."""
         while len(self.decoding) > 0:
-            rows, lengths = self.decoding.rows[:limit], self.decoding.lengths[:limit]
+            rows, lengths = self.decoding.rows(limit), self.decoding.lengths(limit)
             plan = self.manager.plan_append(rows, lengths)
             if plan.fits:
                 self.manager.commit_append(plan)

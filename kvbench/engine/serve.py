@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from kvbench.engine.interrupts import deferred_interrupts
 from kvbench.engine.job import Job
 from kvbench.engine.recorder import rejected_record
-from kvbench.engine.sampling import GREEDY, SamplingParams
+from kvbench.engine.sampling import GREEDY
 from kvbench.errors import ExitCode, KvbenchError, UsageError
 from kvbench.workload.tokens import token_ids
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from kvbench.engine.loop import EngineLoop
+    from kvbench.engine.sampling import SamplingParams
     from kvbench.engine.telemetry import RequestRecord, StepRecord
     from kvbench.workload.request import Request
     from kvbench.workload.types import Workload
@@ -103,19 +104,19 @@ def serve(
     engine: EngineLoop,
     workload: Workload,
     *,
-    sampling: SamplingParams = GREEDY,
+    sampling: SamplingParams | None = None,
     on_step: Callable[[StepRecord], None] | None = None,
     deadline_s: float | None = None,
 ) -> Served:
     """Serve every request once; the engine's clock restarts at 0.
 
-    `sampling` is used by every request. A request whose predecessor was rejected or failed is rejected too.
-    Past `deadline_s` a `DeadlineError` carries what has finished. Ctrl-C is obeyed after the step in flight; whatever
+    `sampling` is used by every request, None is greedy. A request whose predecessor was rejected or failed is rejected
+    too. Past `deadline_s` a `DeadlineError` carries what has finished. Ctrl-C is obeyed after the step in flight; whatever
     ends the serving early, the engine gives up what it was doing and can be used again.
     """
     if engine.has_work:
         raise UsageError("the engine is already serving", hint="finish or abort its jobs first")
-    session = _Session(engine, workload, sampling)
+    session = _Session(engine, workload, sampling or GREEDY)
     engine.clock.restart()
     with deferred_interrupts() as raise_if_interrupted:
         try:

@@ -46,7 +46,7 @@ class FakeMoved:
 
 
 def next_token(tokens: list[int]) -> int:
-    value = 0
+    value: int = 0
     for token in tokens:
         value = mix(value ^ token)
     return value % VOCAB
@@ -54,7 +54,7 @@ def next_token(tokens: list[int]) -> int:
 
 def honest_output(job: Job) -> list[int]:
     """What the fake model answers to this prompt, one token after another, without any engine."""
-    tokens = job.prompt.tolist()
+    tokens: list[int] = job.prompt.tolist()
     for index in range(job.max_tokens):
         tokens.append(next_token(tokens) if job.forced is None else int(job.forced[index]))
         if tokens[-1] in job.stop_tokens:
@@ -148,7 +148,7 @@ def fake_engine(
     """An engine of `pool` blocks over the fake device; `manager` is `naive` or `real`."""
     chosen = EngineSettings.model_validate({"block_size": 4, **settings})
     sizes = cache_settings(chosen, pool, max_context, host_blocks)
-    books = NaiveManager(sizes) if manager == "naive" else _real_manager(sizes)
+    books: CacheManager = NaiveManager(sizes) if manager == "naive" else _real_manager(sizes)
     clock = ManualClock()
     runner = FakeRunner(pool, chosen.block_size, clock, host_blocks)
     return EngineLoop(books, chosen, runner, block_bytes=runner.block_bytes, vocab_size=VOCAB, clock=clock, check=True)

@@ -6,6 +6,7 @@ Paged, one group, optional prefix reuse keyed by the whole prefix itself, LRU ev
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -46,7 +47,7 @@ class NaiveManager:
     index: dict[Key, int] = field(default_factory=dict)
     keys: dict[int, Key] = field(default_factory=dict)
     counters: CacheStats = field(default_factory=CacheStats)
-    listener = None
+    listener: Callable[[str, bytes], None] | None = None
 
     def __post_init__(self) -> None:
         self.free = list(range(self.settings.num_blocks, 0, -1))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
 
@@ -10,6 +12,8 @@ import pytest
 from kvbench.engine.engine import Engine
 from kvbench.engine.memory import free_host_bytes
 from kvbench.engine.model import Model
+from kvbench.engine.sampling import SamplingParams
+from kvbench.engine.telemetry import StepRecord
 from kvbench.errors import CannotRunError, UsageError
 from kvbench.geometry.memory import block_bytes
 from kvbench.geometry.presets import preset
@@ -120,6 +124,33 @@ def test_a_bad_prompt_is_a_usage_error_and_leaves_the_engine_idle(
     assert not engine.has_work
     engine.check_invariants()
     assert len(engine.generate([[1, 2]], 4)[0]) == 4
+
+
+def test_an_absurd_output_length_is_refused_before_anything_is_allocated(model: Model) -> None:
+    with pytest.raises(UsageError, match="exceed the maximum context"):
+        Engine(model, settings()).generate([[1]], 10**15)
+
+
+def test_an_interrupt_stops_generate_between_two_steps(model: Model) -> None:
+    engine = Engine(model, settings())
+    step = engine.step
+
+    def step_and_interrupt() -> StepRecord | None:
+        os.kill(os.getpid(), signal.SIGINT)
+        return step()
+
+    engine.step = step_and_interrupt  # type: ignore[method-assign]
+    with pytest.raises(KeyboardInterrupt):
+        engine.generate([[1, 2, 3]], 8)
+    engine.step = step  # type: ignore[method-assign]
+    engine.check_invariants()
+    assert len(engine.generate([[1, 2, 3]], 8)[0]) == 8
+
+
+def test_a_seed_gives_the_same_sampled_answer_every_time(model: Model) -> None:
+    engine = Engine(model, settings())
+    answers = [engine.generate([[1, 2], [3]], 12, SamplingParams(temperature=1.0), seed=s) for s in (1, 1, 2)]
+    assert answers[0] == answers[1] != answers[2]
 
 
 def test_max_tokens_below_one_is_a_usage_error(model: Model) -> None:

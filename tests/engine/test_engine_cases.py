@@ -60,9 +60,9 @@ def test_e15_hits_cost_no_compute_budget(manager: str) -> None:
     assert (step.admissions, step.prefill_tokens, step.prefix_cache_hits) == (2, 8, 24)
 
 
-def preempt_the_second_at_six_tokens(manager: str, **more: object) -> tuple[EngineLoop, list[StepRecord]]:
+def preempt_the_second_at_six_tokens(manager: str, **more: str) -> tuple[EngineLoop, list[StepRecord]]:
     """Pool 4. A (7 tokens) needs its third block when B (4 tokens, 2 generated) has six."""
-    engine = fake_engine(4, manager=manager, **more)
+    engine = fake_engine(4, manager=manager, **more)  # type: ignore[arg-type]
     return engine, run(engine, job(0, stem(7), output=4), job(1, stem(4, first=0), output=6))
 
 

@@ -40,28 +40,38 @@ def jobs(draw: st.DrawFn) -> list[Job]:
 
 @st.composite
 def engines(draw: st.DrawFn, manager: str) -> EngineLoop:
+    caching = draw(st.sampled_from(["none", "hash"] + ["host", "contiguous"] * (manager == "real")))
     return fake_engine(
-        draw(st.integers(2, 14)),
+        draw(st.integers(40, 100) if caching == "contiguous" else st.integers(2, 14)),
         manager=manager,
         max_context=48,
-        host_blocks=(hosts := draw(st.sampled_from([0, 3]) if manager == "real" else st.just(0))),
+        host_blocks=3 if caching == "host" else 0,
+        allocator="contiguous" if caching == "contiguous" else "paged",
         block_size=draw(st.sampled_from([1, 2, 4, 16])),
         batch_policy=draw(st.sampled_from(POLICIES)),
         admission=draw(st.sampled_from(ADMISSIONS)),
-        prefix_cache="hash" if hosts else draw(st.sampled_from(["none", "hash"])),
+        prefix_cache="hash" if caching in ("hash", "host") else "none",
         max_sequences=draw(st.sampled_from([1, 2, 5, 12])),
         max_batch_tokens=draw(st.sampled_from([1, 3, 8, 64])),
     )
 
 
-def play(engine: EngineLoop, load: list[Job]) -> None:
-    """Serve the load by its arrivals; no step may compute nothing while there is work."""
+def play(engine: EngineLoop, load: list[Job], aborts: dict[int, int]) -> set[int]:
+    """Serve the load by its arrivals; no step may compute nothing while there is work.
+
+    `aborts` is step → request: given up before that step, if it is alive then. Returns those that were.
+    """
+    aborted = set()
     clock = engine.clock
     assert isinstance(clock, ManualClock)
     coming = sorted(load, key=lambda job: job.arrival_s, reverse=True)
-    for _ in range(5000):
+    for turn in range(5000):
         while coming and coming[-1].arrival_s <= clock.now():
             engine.add(coming.pop())
+        if is_alive(engine, aborts.get(turn)):
+            engine.abort(aborts[turn])
+            engine.check_invariants()
+            aborted.add(aborts[turn])
         if engine.has_work:
             record = engine.step()
             assert record is not None
@@ -70,8 +80,14 @@ def play(engine: EngineLoop, load: list[Job]) -> None:
         elif coming:
             clock.wait_until(coming[-1].arrival_s)
         else:
-            return
+            return aborted
     pytest.fail("the load never ends")
+
+
+def is_alive(engine: EngineLoop, request_id: int | None) -> bool:
+    scheduler = engine.scheduler
+    alive = [*scheduler.waiting, *scheduler.prefilling, *scheduler.decoding.sequences]
+    return request_id in [sequence.request_id for sequence in alive]
 
 
 def check_budget(engine: EngineLoop) -> None:
@@ -85,13 +101,16 @@ def check_budget(engine: EngineLoop) -> None:
         assert pieces.sum() <= budget
 
 
-def check_everything_was_served(engine: EngineLoop, load: list[Job]) -> None:
+def check_everything_was_served(engine: EngineLoop, load: list[Job], aborted: set[int]) -> None:
     records, outputs = engine.take_finished(), engine.take_outputs()
     assert sorted(record.request_id for record in records) == [job.request_id for job in load]
     for record in records:
         job = load[record.request_id]
         if record.finish_reason == "rejected":
             assert record.request_id not in outputs
+            continue
+        if record.request_id in aborted:
+            assert outputs[job.request_id] == honest_output(job)[: record.output_tokens]
             continue
         assert record.finish_reason in ("length", "stop")
         assert outputs[job.request_id] == honest_output(job)
@@ -111,14 +130,15 @@ def check_engine_is_empty(engine: EngineLoop) -> None:
 
 @pytest.mark.parametrize("manager", ["naive", "real"])
 def test_any_load_under_any_policy_is_served_exactly_once_with_exactly_its_tokens(manager: str) -> None:
-    if manager == "real":
-        pytest.importorskip("kvbench.cache.manager")
-
     @settings(max_examples=150, deadline=None)
-    @given(load=jobs(), engine=engines(manager))
-    def check(load: list[Job], engine: EngineLoop) -> None:
-        play(engine, load)
-        check_everything_was_served(engine, load)
+    @given(
+        load=jobs(),
+        engine=engines(manager),
+        aborts=st.dictionaries(st.integers(0, 30), st.integers(0, 11), max_size=2),
+    )
+    def check(load: list[Job], engine: EngineLoop, aborts: dict[int, int]) -> None:
+        aborted = play(engine, load, aborts)
+        check_everything_was_served(engine, load, aborted)
         check_engine_is_empty(engine)
 
     check()

@@ -165,5 +165,5 @@ def test_an_idle_engine_steps_to_nothing() -> None:
 
 
 def test_a_job_knows_how_many_slots_it_needs_at_its_longest() -> None:
-    assert Job(0, np.arange(10), 5).slots_needed == 14
+    assert Job(0, np.arange(10, dtype=np.int32), 5).slots_needed == 14
     assert ManualClock().now() == 0.0
