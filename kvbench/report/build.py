@@ -51,9 +51,9 @@ class CaseLine:
     summary: CaseSummary | None
     is_pareto: bool = False
 
-    @property
-    def label(self) -> str:
-        return " ".join(f"{name}={value}" for name, value in self.axes.items()) or self.case_id
+    def label(self, names: Sequence[str]) -> str:
+        """The case in words by the given axes."""
+        return " ".join(f"{name}={self.axes[name]}" for name in names if name in self.axes) or self.case_id
 
     def value(self, name: str) -> float | None:
         """Median of a metric over the samples that ended ok; derived ones likewise."""
@@ -73,6 +73,8 @@ class CaseTable:
 
     kind: str
     axes: list[str]
+    key_axes: list[str]
+    """Few axes that tell all cases apart; the others follow from them."""
     facts: list[str]
     metrics: list[Column]
     lines: list[CaseLine]
@@ -114,7 +116,7 @@ def build_report(run: Run, metrics: Sequence[str] = (), *, show_all: bool = Fals
         if (found := [line for line in lines if kinds[line.case_id] == kind])
     ]
     suite = run.plan["suite"]
-    labels = {line.case_id: line.label for line in lines}
+    labels = {line.case_id: line.label(table.key_axes) for table in tables for line in table.lines}
     notes = [*case_notes(summaries.values(), labels), *consistency_notes(rows, labels)]
     return Report(run.run_id, str(suite["name"]), str(suite.get("title") or ""), tables, notes)
 
@@ -149,7 +151,7 @@ def _table(kind: str, lines: list[CaseLine], chosen: list[Column], show_all: boo
     axes = list(dict.fromkeys(name for line in lines for name in line.axes))
     ran = [line for line in lines if line.summary]
     same, differ = _facts(ran, axes)
-    table = CaseTable(kind, axes, differ, [], lines, same, is_chosen=bool(chosen) or show_all)
+    table = CaseTable(kind, axes, key_axes(axes, lines), differ, [], lines, same, is_chosen=bool(chosen) or show_all)
     table.metrics = chosen or _metrics(table, kind, show_all)
     table.best = {pair for column in table.metrics for pair in _best(lines, column)}
     if kind == "engine":
@@ -171,6 +173,19 @@ def _facts(lines: list[CaseLine], axes: list[str]) -> tuple[dict[str, Any], list
     return same, differ
 
 
+def key_axes(axes: list[str], lines: list[CaseLine]) -> list[str]:
+    """Axes, most values first, until no two cases look alike; in the suite's order."""
+
+    def distinct(names: list[str]) -> int:
+        return len({tuple(str(line.axes.get(name)) for name in names) for line in lines})
+
+    chosen: list[str] = []
+    for name in sorted(axes, key=lambda name: -distinct([name])):
+        if distinct([*chosen, name]) > distinct(chosen):
+            chosen.append(name)
+    return [name for name in axes if name in chosen]
+
+
 def _metrics(table: CaseTable, kind: str, show_all: bool) -> list[Column]:
     """Headline metrics (or all) that some case has; one that is zero everywhere is said once above."""
     names = [*HEADLINES[kind], *(n for n in METRICS if n not in HEADLINES[kind])] if show_all else HEADLINES[kind]
@@ -188,11 +203,13 @@ def _metrics(table: CaseTable, kind: str, show_all: bool) -> list[Column]:
 
 
 def _best(lines: list[CaseLine], column: Column) -> Iterable[tuple[str, str]]:
+    """The best cases of a column; a value that most cases share distinguishes none."""
     values = {line.case_id: v for line in lines if (v := line.value(column.name)) is not None}
     if not column.better or len(set(values.values())) < 2:
         return []
     top = max(values.values()) if column.better == "higher" else min(values.values())
-    return [(case_id, column.name) for case_id, value in values.items() if value == top]
+    found = [(case_id, column.name) for case_id, value in values.items() if value == top]
+    return found if 2 * len(found) <= len(lines) or len(found) == 1 else []
 
 
 def _mark_pareto(table: CaseTable) -> None:

@@ -48,5 +48,5 @@ def _condensed(texts: Mapping[str, set[str]], total: int) -> list[str]:
 def _note(kind: str, text: str, cases: set[str], total: int) -> str:
     if len(cases) == total:
         return f"{kind}: {text}" + (" (every case)" if total > 1 else "")
-    more = f" and {len(cases) - _SHOWN} more" if len(cases) > _SHOWN else ""
-    return f"{kind}: {text} ({'; '.join(sorted(cases)[:_SHOWN])}{more})"
+    shown = "; ".join(sorted(cases)[:_SHOWN])
+    return f"{kind}: {text} ({shown})" if len(cases) <= _SHOWN else f"{kind}: {text} ({len(cases)} cases: {shown}; …)"

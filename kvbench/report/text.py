@@ -15,14 +15,23 @@ if TYPE_CHECKING:
 
 _BEST, _FRONT = "*", "◆"
 _PADDING = 3
+_MAIN_METRICS = 6
+_SPARE_AXES, _SPARE_METRICS, _SPARE_FACTS = 1000, 2000, 3000
+
+
+class Head(NamedTuple):
+    """A column. `rank` 0 always stays; on a narrow terminal the highest rank goes first."""
+
+    text: str
+    rank: int
+    is_metric: bool = False
 
 
 class Grid(NamedTuple):
-    """A table as text: heads, then cells, row by row; `fixed` columns at the left always stay."""
+    """A table as text: heads, then cells, row by row."""
 
-    heads: list[str]
+    heads: list[Head]
     rows: list[list[str]]
-    fixed: int
 
 
 def print_report(report: Report, console: Console) -> None:
@@ -36,7 +45,7 @@ def print_report(report: Report, console: Console) -> None:
         shown, dropped = fit(grid, console.width if not table.is_chosen else None)
         for line in [*constants(table), *_legend(table, shown)]:
             console.print(Text(line))
-        (_unlimited(console) if table.is_chosen else console).print(_rich_table(shown, grid.fixed))
+        (_unlimited(console) if table.is_chosen else console).print(_rich_table(shown))
         if dropped:
             console.print(Text(f"left out for width: {', '.join(dropped)} (--all shows everything)"))
     for note in report.notes:
@@ -67,36 +76,42 @@ def constants(table: CaseTable) -> list[str]:
 
 
 def fit(grid: Grid, width: int | None) -> tuple[Grid, list[str]]:
-    """The grid with columns dropped from the right until it fits `width`, and the heads of those; None: no limit."""
+    """The grid without the columns that do not fit `width`, and the heads of those; None: no limit."""
     from rich.cells import cell_len
 
-    widths = [max(cell_len(text) for text in column) + _PADDING for column in zip(grid.heads, *grid.rows, strict=True)]
-    keep = len(widths)
-    while width is not None and keep > grid.fixed and sum(widths[:keep]) > width:
-        keep -= 1
-    return Grid(grid.heads[:keep], [row[:keep] for row in grid.rows], grid.fixed), grid.heads[keep:]
+    columns = list(zip((head.text for head in grid.heads), *grid.rows, strict=True))
+    widths = [max(cell_len(text) for text in column) + _PADDING for column in columns]
+    kept = set(range(len(widths)))
+    for index in sorted(kept, key=lambda index: -grid.heads[index].rank):
+        if width is None or grid.heads[index].rank == 0 or sum(widths[i] for i in kept) <= width:
+            break
+        kept.remove(index)
+    rows = [[cell for i, cell in enumerate(row) if i in kept] for row in grid.rows]
+    dropped = [head.text for i, head in enumerate(grid.heads) if i not in kept]
+    return Grid([head for i, head in enumerate(grid.heads) if i in kept], rows), dropped
 
 
 def _grid(table: CaseTable) -> Grid:
-    heads: list[str] = []
+    heads: list[Head] = []
     columns: list[Callable[[CaseLine], str]] = []
 
-    def add(head: str, cell: Callable[[CaseLine], str]) -> None:
-        heads.append(one_line(head))
+    def add(text: str, rank: int, cell: Callable[[CaseLine], str], is_metric: bool = False) -> None:
+        heads.append(Head(one_line(text), rank, is_metric))
         columns.append(cell)
 
-    for name in table.axes:
-        add(name, lambda line, name=name: value_cell(line.axes.get(name)))  # type: ignore[misc]
-    add("status", lambda line: line.status)
-    add("samples", _samples)
+    for n, name in enumerate(table.axes):
+        rank = 0 if name in table.key_axes else _SPARE_AXES + n
+        add(name, rank, lambda line, name=name: value_cell(line.axes.get(name)))  # type: ignore[misc]
+    add("status", 0, lambda line: line.status)
+    add("samples", 0, _samples)
     if table.has_pareto:
-        add("front", lambda line: _FRONT if line.is_pareto else "")
-    fixed = len(heads)
-    for column in table.metrics:
-        add(metric_label(column), lambda line, column=column: _metric(table, line, column))  # type: ignore[misc]
-    for name in table.facts:
-        add(name, lambda line, name=name: value_cell(line.facts.get(name)))  # type: ignore[misc]
-    return Grid(heads, [[cell(line) for cell in columns] for line in table.lines], fixed)
+        add("front", 0, lambda line: _FRONT if line.is_pareto else "")
+    for n, column in enumerate(table.metrics):
+        rank = 1 + n if n < _MAIN_METRICS else _SPARE_METRICS + n
+        add(metric_label(column), rank, lambda line, column=column: _metric(table, line, column), True)  # type: ignore[misc]
+    for n, name in enumerate(table.facts):
+        add(name, _SPARE_FACTS + n, lambda line, name=name: value_cell(line.facts.get(name)))  # type: ignore[misc]
+    return Grid(heads, [[cell(line) for cell in columns] for line in table.lines])
 
 
 def _metric(table: CaseTable, line: CaseLine, column: Column) -> str:
@@ -110,7 +125,8 @@ def _samples(line: CaseLine) -> str:
 
 def _legend(table: CaseTable, shown: Grid) -> list[str]:
     parts = []
-    if any(cell.endswith(f" {_BEST}") for row in shown.rows for cell in row[shown.fixed :]):
+    marked = [i for i, head in enumerate(shown.heads) if head.is_metric]
+    if any(row[i].endswith(f" {_BEST}") for row in shown.rows for i in marked):
         parts.append(f"{_BEST} best in its column")
     if table.has_pareto:
         parts.append(f"{_FRONT} no other case has more output tokens/s at no worse TTFT p50 and TPOT p50")
@@ -130,15 +146,15 @@ def _constant(name: str, value: object) -> str:
     return f"{name.removesuffix('_name').replace('_', ' ')} {value_cell(value)}"
 
 
-def _rich_table(grid: Grid, fixed: int) -> object:
+def _rich_table(grid: Grid) -> object:
     from rich import box
     from rich.table import Table
     from rich.text import Text
 
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1))
     for index, head in enumerate(grid.heads):
-        right = index >= fixed or _is_numeric([row[index] for row in grid.rows])
-        table.add_column(Text(head), justify="right" if right else "left", overflow="fold", no_wrap=index >= fixed)
+        right = head.is_metric or _is_numeric([row[index] for row in grid.rows])
+        table.add_column(Text(head.text), justify="right" if right else "left", overflow="fold", no_wrap=head.is_metric)
     for row in zip(*(_aligned(list(column)) for column in zip(*grid.rows, strict=True)), strict=True):
         table.add_row(*(Text(cell, style="bold" if cell.endswith(f" {_BEST}") else "") for cell in row))
     return table
@@ -165,7 +181,7 @@ def _is_numeric(cells: list[str]) -> bool:
 
 
 def _markdown_table(grid: Grid) -> str:
-    lines = [grid.heads, [":--" if n < grid.fixed else "--:" for n in range(len(grid.heads))]]
+    head = [markdown(head.text) for head in grid.heads]
+    rule = ["--:" if head.is_metric else ":--" for head in grid.heads]
     body = [[markdown(cell) for cell in row] for row in grid.rows]
-    head = [markdown(cell) for cell in lines[0]]
-    return "".join(f"| {' | '.join(row)} |\n" for row in [head, lines[1], *body])
+    return "".join(f"| {' | '.join(row)} |\n" for row in [head, rule, *body])

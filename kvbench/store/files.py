@@ -84,7 +84,7 @@ def write_new(path: Path, data: bytes) -> str:
 
 def replace_file(path: Path, data: bytes, staging: Path) -> None:
     """Put `data` at `path` in one move: readers see the old contents or the new, never a part."""
-    temporary = staging / f"{path.name}.{os.getpid()}"
+    temporary = make_folder(staging) / f"{path.name}.{os.getpid()}"
     write_new(temporary, data)
     move(temporary, path)
 
@@ -129,8 +129,8 @@ def digest_of(path: Path) -> str:
 
 
 def to_json(value: Any) -> bytes:
-    """JSON in the one form that we write and hash: sorted keys, no NaN."""
-    return (json.dumps(value, indent=1, sort_keys=True, ensure_ascii=False, allow_nan=False) + "\n").encode()
+    """JSON in the one form that we write and hash: keys in their own order (axes keep the suite's), no NaN."""
+    return (json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False) + "\n").encode()
 
 
 def to_text(value: Any) -> str:

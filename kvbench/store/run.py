@@ -65,7 +65,6 @@ class RunFolder:
         with files.write_errors(path):
             seal.finish(path)
             files.remove(path / STAGING)
-            files.make_folder(path / STAGING)
             folder._replace_plan(old.plan, _stamped(plan, old.run_id, old.plan.get("created_at")))
             state = State(path)
             for part in state.stale_parts:
@@ -101,7 +100,7 @@ class RunFolder:
         of = schema("workload", self.run_id)
         table = table_of((_workload_row(r, self.run_id, digest) for r in requests), of)
         with files.write_errors(self.path):
-            staged = self.path / STAGING / path.name
+            staged = files.make_folder(self.path / STAGING) / path.name
             files.make_folder(path.parent)
             with files.HashedFile(staged) as file:
                 pq.write_table(table, file, compression="zstd")
@@ -131,7 +130,7 @@ class RunFolder:
             state = State(self.path)
             if seal.is_needed(state):
                 seal.seal(state)
-            for empty in (PARTS, WORKLOADS):
+            for empty in (PARTS, WORKLOADS, STAGING):
                 _remove_if_empty(self.path / empty)
 
     def close(self) -> None:
@@ -146,7 +145,7 @@ class RunFolder:
 
     def _replace_plan(self, old: dict[str, Any], new: dict[str, Any]) -> None:
         """Only for a plan that controls something else. The machine as earlier samples saw it stays on record."""
-        if files.to_json(_controlled(old)) == files.to_json(_controlled(new)):
+        if _controlled(old) == _controlled(new):
             return
         earlier, system = old.get("earlier_systems", []), _system(old)
         new["earlier_systems"] = earlier + [system] * (system != _system(new) and system not in earlier)

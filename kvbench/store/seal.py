@@ -53,6 +53,7 @@ def finish(path: Path) -> None:
         files.remove(path / name)
     files.remove(path / JOURNAL)
     files.sync_folder(path)
+    files.remove(path / SEAL_STAGING)
 
 
 def is_needed(state: State) -> bool:

@@ -92,7 +92,7 @@ def test_what_is_the_same_everywhere_is_said_once_above(tmp_path: Path) -> None:
 
 
 def test_the_best_of_a_column_is_marked_in_every_tie_and_not_where_nothing_differs(tmp_path: Path) -> None:
-    run = run_of(tmp_path, [{"ttft_p50_s": t, "tpot_p50_s": 0.5} for t in (0.1, 0.1, 0.2)])
+    run = run_of(tmp_path, [{"ttft_p50_s": t, "tpot_p50_s": 0.5} for t in (0.1, 0.1, 0.2, 0.3)])
     text = shown(run, metrics=["ttft_p50_s", "tpot_p50_s"])
     assert text.count("100 ms *") == 2
     assert "500 ms *" not in text
@@ -135,6 +135,23 @@ def test_a_narrow_terminal_loses_columns_and_says_which(tmp_path: Path, width: i
     whole = shown(run, width=width, show_all=True)
     assert "left out" not in whole
     assert metric_label(METRICS["busy_share"]) in whole
+
+
+def test_many_axes_are_shortened_to_those_that_tell_the_cases_apart(tmp_path: Path) -> None:
+    """Two block sizes times three zipped groups of ten settings: two axes name a case, the others go first."""
+    wanted = plan(6, 1)
+    for n, case in enumerate(wanted["cases"]):
+        case["axes"] = {f"setting_number_{i}": n % 3 for i in range(10)} | {"block_size": 8 + n // 3}
+    with RunFolder.create(tmp_path, wanted) as folder:
+        for n in range(6):
+            folder.add(sample(n, 0, ttft_p50_s=0.1 * n))
+        run = open_run(folder.path)
+    head = next(line for line in shown(run, width=90).splitlines() if "status" in line)
+    assert head.split()[:2] == ["setting_number_0", "block_size"]
+    assert "ttft p50" in head
+    assert "setting_number_9" not in head
+    assert "setting_number_9" in shown(run, width=90)
+    assert "setting_number_9" in next(line for line in shown(run, width=400).splitlines() if "status" in line)
 
 
 def test_csv_and_json_keep_names_and_base_units(tmp_path: Path) -> None:
