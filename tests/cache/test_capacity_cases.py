@@ -361,3 +361,31 @@ def test_on_the_host_too_parents_outlive_their_children() -> None:
     assert [name[1] for name in manager.books.host.blocks] == keys[::-1]
     manager.release(serve(manager, range(9)))
     assert [name[1] for name in manager.books.host.blocks] == keys[::-1]
+
+
+def test_a_copy_that_remains_on_the_device_is_not_offloaded() -> None:
+    """Two copies of one content; the eviction of the first moves nothing, that of the second does."""
+    manager = paged(2, host_blocks=4)
+    rows = [admit(manager, range(4)).row for _ in range(2)]
+    manager.mark_computed(ints(*rows), ints(4, 4))
+    for row in rows:
+        manager.release(row)
+    first = admit(manager, [50])
+    assert (manager.stats().evictions, manager.stats().offloaded_blocks) == (1, 0)
+    admit(manager, [60])
+    assert (manager.stats().evictions, manager.stats().offloaded_blocks) == (2, 1)
+    manager.release(first.row)
+    manager.check_invariants()
+
+
+def test_a_cut_gives_back_to_the_promise_only_what_came_back_to_the_pool() -> None:
+    """The blocks beyond the cut are shared with a fork: nothing returns, so nothing can be set aside."""
+    manager = paged(3)
+    content = Content(range(12))
+    row = serve(manager, content, promise_tokens=12)
+    twin = manager.fork(row, content.copy())
+    manager.truncate(row, 4)
+    assert manager.stats().reserved_slots == 0
+    manager.check_invariants()
+    manager.release(twin)
+    assert manager.stats().reserved_slots == 0

@@ -88,3 +88,20 @@ def test_the_fifo_heap_holds_one_entry_per_block() -> None:
         manager.mark_computed(ints(row), ints(13))
         manager.release(row)
     assert len(manager.books.policy._heap) <= 16
+
+
+def test_fifo_takes_the_oldest_as_soon_as_a_second_copy_frees_it() -> None:
+    """A chain of three loses its leaf; then its first block gets a second copy, and is the oldest that may go."""
+    manager = paged(5, block_size=4, eviction="fifo")
+    row = admit(manager, range(12)).row
+    manager.mark_computed(ints(row), ints(12))
+    oldest = int(manager.table(ints(row), 1)[0, 0])
+    manager.release(row)
+    manager.release(admit(manager, range(50, 62)).row)
+    assert manager.stats().evictions == 1
+    copy = admit(manager, range(4)).row
+    manager.mark_computed(ints(copy), ints(4))
+    taken = admit(manager, range(70, 82)).row
+    assert oldest in manager.table(ints(taken), 3)[0]
+    assert manager.plan(Content(range(9)), 4).cached_tokens == 8
+    manager.check_invariants()
