@@ -110,9 +110,9 @@ def serve(
 ) -> Served:
     """Serve every request once; the engine's clock restarts at 0.
 
-    `sampling` is used by every request, None is greedy. A request whose predecessor was rejected or failed is rejected
-    too. Past `deadline_s` a `DeadlineError` carries what has finished. Ctrl-C is obeyed after the step in flight; whatever
-    ends the serving early, the engine gives up what it was doing and can be used again.
+    `sampling` is used by every request, None is greedy. A request whose predecessor was rejected or failed is
+    rejected too. Past `deadline_s` a `DeadlineError` carries what has finished. Ctrl-C is obeyed after the step in
+    flight; whatever ends the serving early, the engine gives up what it was doing and can be used again.
     """
     if engine.has_work:
         raise UsageError("the engine is already serving", hint="finish or abort its jobs first")

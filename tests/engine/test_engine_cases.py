@@ -177,6 +177,26 @@ def test_e31_a_preemption_skips_nobody_who_runs(manager: str, policy: str) -> No
 
 
 @BOTH
+def test_e31_the_victim_is_the_last_arrived_whatever_its_id_and_whatever_it_does(manager: str) -> None:
+    """Pool 9, budget 3. Request 9 came first and decodes; 5 came last and is still prefilling when 9 needs a block."""
+    engine = fake_engine(9, manager=manager, max_batch_tokens=3)
+    run(engine, job(9, 3, output=8, arrival_s=-2.0), job(5, 28, output=1, arrival_s=-1.0))
+    records = by_id(engine)
+    assert (records[9].preemptions, records[5].preemptions) == (0, 1)
+    assert records[9].e2e_s == 2 + 8
+
+
+@BOTH
+def test_a_late_joiner_that_arrived_earlier_stands_in_front(manager: str) -> None:
+    """Request 1 arrived at 3 but is added after request 0, of arrival 5, decodes: the victim is 0."""
+    engine = fake_engine(4, manager=manager)
+    engine.add(job(0, 4, output=8, arrival_s=5.0))
+    engine.step()
+    run(engine, job(1, 4, output=8, arrival_s=3.0))
+    assert [(record.request_id, record.preemptions) for record in engine.take_finished()] == [(1, 0), (0, 1)]
+
+
+@BOTH
 @pytest.mark.parametrize("policy", ["static", "continuous", "chunked"])
 def test_e34_alone_in_a_full_pool_ends_with_an_error(manager: str, policy: str) -> None:
     """Someone else holds 2 of 4 blocks: the only sequence stops at its ninth slot, and its blocks are back."""
@@ -200,7 +220,8 @@ def test_e41_a_preempted_request_keeps_its_arrival_and_no_more(manager: str) -> 
     engine.add(job(1, 4, output=8, arrival_s=-1.0))
     engine.step()
     engine.add(job(2, 4, output=1, arrival_s=-5.0))
-    run(engine)
+    steps = run(engine)
+    assert [(step.preemptions, step.admissions) for step in steps[:3]] == [(0, 0), (1, 0), (0, 1)]
     ended = engine.take_finished()
     assert [record.request_id for record in ended] == [2, 0, 1]
     assert [record.preemptions for record in ended] == [0, 0, 1]

@@ -76,6 +76,7 @@ def play(engine: EngineLoop, load: list[Job], aborts: dict[int, int]) -> set[int
             record = engine.step()
             assert record is not None
             assert record.batch_size > 0, "a step that computed nothing"
+            assert record.preemptions == 0 or record.admissions == 0, "room made by a preemption given to a newcomer"
             check_budget(engine)
         elif coming:
             clock.wait_until(coming[-1].arrival_s)

@@ -107,6 +107,26 @@ def test_sampling_keys_depend_on_seed_request_and_output_index_alone() -> None:
     assert len(set(seen)) == 16
 
 
+def test_sampling_keys_go_on_where_they_stopped_after_a_preemption() -> None:
+    """A pool of 6 blocks preempts; no output index is drawn twice, none is left out."""
+    engine = fake_engine(6)
+    steps = run(engine, *(job(i, 3, output=12, seed=2) for i in range(4)))
+    assert sum(step.preemptions for step in steps) > 0
+    assert isinstance(engine.runner, FakeRunner)
+    seen = np.concatenate(engine.runner.keys).view(np.uint64).tolist()
+    assert sorted(seen) == sorted(mix(request_key(2, i) + index) for i in range(4) for index in range(12))
+
+
+def test_aborting_the_last_member_that_runs_ends_a_static_batch() -> None:
+    engine = fake_engine(12, batch_policy="static")
+    engine.add(job(0, 9, output=1))
+    engine.add(job(1, 4, output=9))
+    engine.step()
+    assert engine.manager.stats().blocks_used == 4
+    engine.abort(1)
+    assert engine.manager.stats().blocks_used == 0
+
+
 def test_token_keys_of_the_array_and_of_the_integer_agree() -> None:
     keys = [0, 1, 2**63, 2**64 - 1, 12345678901234567890]
     found = token_keys(np.array(keys, np.uint64), np.arange(5))
