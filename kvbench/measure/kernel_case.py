@@ -142,7 +142,7 @@ def _host_time(call: Callable[[], torch.Tensor]) -> float:
 
 
 def _cuda_time(call: Callable[[], torch.Tensor]) -> float:
-    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     start.record()
     call()
     end.record()
