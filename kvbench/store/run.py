@@ -103,7 +103,7 @@ class RunFolder:
             staged = files.make_folder(self.path / STAGING) / path.name
             files.make_folder(path.parent)
             with files.HashedFile(staged) as file:
-                pq.write_table(table, file, compression="zstd")
+                pq.write_table(table, file, compression="zstd", write_page_checksum=True)
                 file.seal()
             files.move(staged, path)
 

@@ -8,6 +8,7 @@ and the parts that it names are in them.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -133,7 +134,7 @@ class State:
         folder = self.path / WORKLOADS
         for path in sorted(folder.glob("*.parquet")) if folder.is_dir() else ():
             if path.stem not in seen:
-                yield conform(open_parquet(path).read(), of)
+                yield conform(_read(path), of)
 
     def open_sealed(self, table: str) -> pq.ParquetFile | None:
         """A sealed table after its digest was checked; `DataError` naming the file when it is missing or damaged."""
@@ -141,17 +142,24 @@ class State:
         path, manifest = self.sealed_path(name), self.sealed_manifest()
         if path is None or manifest is None:
             return None
-        file = open_parquet(path)
+        if not path.exists():
+            raise DataError(f"{path} is missing", hint="the run folder is not whole")
         if manifest["files"].get(name) != files.digest_of(path):
-            raise DataError(f"{path} is not the file that the manifest names", hint="it changed after it was written")
-        return file
+            raise DataError(f"{path} is not the file that the manifest names", hint="it was cut short or changed")
+        return open_parquet(path)
 
 
 def _check_plan(plan: dict[str, Any], path: Path) -> None:
     suite, cases = plan.get("suite"), plan.get("cases")
     sound = isinstance(suite, dict) and "name" in suite and isinstance(cases, list) and "run_id" in plan
-    if not sound or not all(isinstance(c, dict) and {"case_id", "fingerprint"} <= c.keys() for c in cases or ()):
+    if not sound or not all(_is_case(case) for case in cases or ()):
         raise DataError(f"{path} lacks the suite, the cases or the run id", hint="the file is damaged")
+
+
+def _is_case(case: Any) -> bool:
+    if not isinstance(case, dict) or not {"case_id", "fingerprint"} <= case.keys():
+        return False
+    return isinstance(case.get("axes", {}), dict) and isinstance(case.get("kind", "engine"), str)
 
 
 def read_journal(path: Path) -> Journal | None:
@@ -170,15 +178,26 @@ def _is_inside(name: Any) -> bool:
 
 
 def open_parquet(path: Path) -> pq.ParquetFile:
-    """A Parquet file of ours; `DataError` naming it when it is missing or cut short, `UsageError` when it is newer."""
-    try:
-        file = pq.ParquetFile(path)
-    except FileNotFoundError:
-        raise DataError(f"{path} is missing", hint="the run folder is not whole") from None
-    except (pa.ArrowInvalid, OSError) as error:
-        raise DataError(f"{path} cannot be read: {error}", hint="the file is damaged or was cut short") from None
-    check_version(file.schema_arrow, str(path))
+    """A Parquet file of ours; `DataError` naming it when it cannot be read, `UsageError` when it is newer."""
+    with _reading(path):
+        file = pq.ParquetFile(path, page_checksum_verification=True)
+        found = file.schema_arrow
+    check_version(found, str(path))
     return file
+
+
+def _read(path: Path) -> pa.Table:
+    file = open_parquet(path)
+    with _reading(path):
+        return file.read()
+
+
+@contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise DataError(f"{path} cannot be read: {error}", hint="the file is damaged or was cut short") from None
 
 
 def without(table: pa.Table, keys: set[Key]) -> pa.Table:
