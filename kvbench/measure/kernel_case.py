@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,7 @@ from kvbench.spec.suite import KernelSettings
 
 WARMUP_CAP_S = 3.0
 MIN_CALLS = 20
+COPY_BYTES = 128 << 20
 MAX_CALLS = 20_000
 _REFERENCE_SEQUENCES = 2
 
@@ -57,6 +59,7 @@ def measure_kernel_case(
         "attention_backend": backend.name,
         "buffers": "hot",
         "warmup_calls": warmup_calls,
+        "copy_bytes_per_s": copy_rate(device),
         **_time_metrics(times, _bytes_read(kernel, setup)),
         **error,
     }
@@ -148,6 +151,16 @@ def _cuda_time(call: Callable[[], torch.Tensor]) -> float:
     end.record()
     end.synchronize()
     return float(start.elapsed_time(end)) / 1e3
+
+
+@cache
+def copy_rate(device: str) -> float:
+    """Bytes per second of a plain copy of `COPY_BYTES`, read and written bytes both counted; once per process."""
+    source = torch.ones(COPY_BYTES, dtype=torch.uint8, device=device)
+    target = torch.empty_like(source)
+    timer = _timer(device)
+    times = [timer(lambda: target.copy_(source)) for _ in range(6)][1:]
+    return 2 * COPY_BYTES / float(np.median(times))
 
 
 def _warm_up(timer: Timer, call: Callable[[], torch.Tensor]) -> tuple[bool, int]:
