@@ -4,7 +4,7 @@
 
 One process; both sides are timed in turns and the figure is the median of the ratios of neighbours, so that a change
 of the machine's speed meets both. `numba` reads the KV store through shuffled block tables; int8 has no SDPA of its own
-and is held against our fp32. Each row's KV is 32 to 256 MiB, far beyond the caches. Bars: ratios that the project promises.
+and is held against our fp32. Each row's KV is 32 to 256 MiB, far beyond the caches. Bars: what the project promises.
 """
 
 from __future__ import annotations

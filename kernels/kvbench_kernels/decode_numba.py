@@ -20,8 +20,8 @@ from numba import float32, prange
 SPLIT = 256
 FAST = {"reassoc", "contract", "nsz"}
 LOG2E = 1.4426950408889634
-_scores1, _scores2, _scores4 = scores_of(1), scores_of(2), scores_of(4)
-_accumulate1, _accumulate2, _accumulate4 = accumulate_of(1), accumulate_of(2), accumulate_of(4)
+_scores1, _scores2, _scores4, _scores8 = scores_of(1), scores_of(2), scores_of(4), scores_of(8)
+_accumulate1, _accumulate2, _accumulate4, _accumulate8 = (accumulate_of(heads) for heads in (1, 2, 4, 8))
 
 
 @helper()
@@ -71,7 +71,11 @@ def _scores(q, q_stride, data, rows, n, k_dim, p, ahead):
     """Raw scores of a tile's n tokens for all heads of the group; −inf from n on."""
     group = p.size // TILE
     g = 0
-    while g + 4 <= group:
+    while g + 8 <= group:
+        for t in range(0, n, LANES // 8):
+            _scores8(q, g * q_stride, q_stride, data, rows, t, k_dim, p, g * TILE, ahead)
+        g += 8
+    if g + 4 <= group:
         for t in range(0, n, LANES // 4):
             _scores4(q, g * q_stride, q_stride, data, rows, t, k_dim, p, g * TILE, ahead)
         g += 4
@@ -88,22 +92,22 @@ def _scores(q, q_stride, data, rows, n, k_dim, p, ahead):
 
 
 @helper(fastmath=FAST)
-def _softmax(p, n, scales, s_rows, k_scale_base, v_scale_base, high, mass, shrink):
+def _softmax(p, n, k_scales, v_scales, high, mass, shrink):
     """Scores → weights under the running maximum; `shrink` is what earlier tiles lose by its rise."""
     for g in range(high.size):
         row = p[g * TILE : (g + 1) * TILE]
-        if scales is not None:
+        if k_scales is not None:
             for t in range(n):
-                row[t] *= scales[k_scale_base + s_rows[t]]
+                row[t] *= k_scales[t]
         m = max(high[g], highest(p, g * TILE))
         total = float32(0.0)
         for t in range(TILE):
             weight = exp2(row[t] - m)
             row[t] = weight
             total += weight
-        if scales is not None:
+        if v_scales is not None:
             for t in range(n):
-                row[t] *= scales[v_scale_base + s_rows[t]]
+                row[t] *= v_scales[t]
         shrink[g] = exp2(high[g] - m)
         high[g] = m
         mass[g] = mass[g] * shrink[g] + total
@@ -113,7 +117,10 @@ def _softmax(p, n, scales, s_rows, k_scale_base, v_scale_base, high, mass, shrin
 def _accumulate(acc, acc_stride, shrink, data, rows, n, v_dim, p, ahead):
     group = shrink.size
     g = 0
-    while g + 4 <= group:
+    while g + 8 <= group:
+        _accumulate8(acc, acc_stride, shrink, g, data, rows, n, v_dim, p, ahead)
+        g += 8
+    if g + 4 <= group:
         _accumulate4(acc, acc_stride, shrink, g, data, rows, n, v_dim, p, ahead)
         g += 4
     if g + 2 <= group:
@@ -155,6 +162,8 @@ def _work(
     v_rows = np.empty(SPLIT, np.int64)
     next_rows = np.zeros(TILE, np.int64)
     s_rows = np.empty(SPLIT, np.int64)
+    k_scales = np.empty(SPLIT, np.float32)
+    v_scales = np.empty(SPLIT, np.float32)
     p = np.empty(group * TILE, np.float32)
     high = np.empty(group, np.float32)
     mass = np.empty(group, np.float32)
@@ -173,6 +182,9 @@ def _work(
         _places(begin, count, table[s], h, v_rows, v_dim, v_base, block_size, block_elements)
         if scales is not None:
             _places(begin, count, table[s], h, s_rows, 1, 0, block_size, block_scales)
+            for t in range(count):
+                k_scales[t] = scales[k_scale_base + s_rows[t]]
+                v_scales[t] = scales[v_scale_base + s_rows[t]]
         _repeat_last(k_rows, count)
         _repeat_last(v_rows, count)
         if item + 1 < last:
@@ -185,7 +197,10 @@ def _work(
             k_tile, v_tile = k_rows[tile : tile + TILE], v_rows[tile : tile + TILE]
             ahead = k_rows[tile + TILE : tile + 2 * TILE] if tile + TILE < count else next_rows
             _scores(queries, q_stride, data, k_tile, n, k_dim, p, v_tile)
-            _softmax(p, n, scales, s_rows[tile : tile + TILE], k_scale_base, v_scale_base, high, mass, shrink)
+            if scales is None:
+                _softmax(p, n, None, None, high, mass, shrink)
+            else:
+                _softmax(p, n, k_scales[tile : tile + TILE], v_scales[tile : tile + TILE], high, mass, shrink)
             _accumulate(acc, acc_stride, shrink, data, v_tile, n, v_dim, p, ahead)
         for g in range(group):
             partial[item, g, v_dim] = high[g]

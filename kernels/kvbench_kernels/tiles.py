@@ -27,7 +27,7 @@ TILE = 64
 LANES = 16 if llvmlite.binding.get_host_cpu_features().get("avx512f") else 8
 """float32 lanes of a vector; also the accumulators of a tile."""
 DEPTH = 4
-"""Vectors of one head's acc that are kept in registers at once."""
+"""Most vectors of one head's acc that are kept in registers at once."""
 
 _F32, _I32 = ir.FloatType(), ir.IntType(32)
 _VECTOR = ir.VectorType(_F32, LANES)
@@ -186,7 +186,7 @@ def accumulate_of(heads: int) -> Any:
                     for place, total in zip(row, kept, strict=True):
                         acc_array.store_vector(builder.load(total), place)
 
-            _over_vectors(builder, data_array, size, DEPTH, step)
+            _over_vectors(builder, data_array, size, max(1, min(DEPTH, LANES // heads)), step)
             return context.get_dummy_value()
 
         return types.none(acc, _INT, shrink, _INT, data, rows, _INT, _INT, p, ahead), generate
