@@ -10,12 +10,16 @@ from torch import Tensor
 
 from kvbench.engine.checkpoint import Checkpoint, check_not_quantised
 from kvbench.engine.families import FAMILIES
+from kvbench.engine.memory import free_host_bytes
 from kvbench.engine.random_weights import RandomSource
+from kvbench.engine.rope import inverse_frequencies
 from kvbench.engine.transformer import Transformer
 from kvbench.engine.weights import assemble, tensor_shapes
 from kvbench.errors import CannotRunError, UsageError
 from kvbench.geometry.dtypes import canonical_dtype
 from kvbench.geometry.huggingface import geometry_from_folder
+from kvbench.geometry.weights import weight_bytes
+from kvbench.units import format_bytes
 
 if TYPE_CHECKING:
     from kvbench.engine.attention.registry import AttentionBackend
@@ -74,10 +78,12 @@ class Model:
 
 def _resolve(geometry: ModelGeometry, device: str, dtype: str) -> tuple[torch.device, str]:
     _check_geometry(geometry)
+    inverse_frequencies(geometry)
     place = _device(device)
     name = ("fp32" if place.type == "cpu" else "bf16") if dtype == "auto" else canonical_dtype(dtype)
     if name not in WEIGHT_DTYPES:
         raise UsageError(f"weight dtype {dtype!r} is not supported", hint=f"one of auto, {', '.join(WEIGHT_DTYPES)}")
+    _check_memory(geometry, place, name)
     return place, name
 
 
@@ -88,6 +94,18 @@ def _device(name: str) -> torch.device:
     if kind == "cuda" and not torch.cuda.is_available():
         raise CannotRunError("no CUDA device that torch can use", hint="run with device cpu")
     return torch.device(name)
+
+
+def _check_memory(geometry: ModelGeometry, place: torch.device, weight_dtype: str) -> None:
+    """Linux hands out more memory than there is and kills the process later, so the sum comes first."""
+    needed = weight_bytes(geometry, weight_dtype)
+    free = torch.cuda.mem_get_info(place)[0] if place.type == "cuda" else free_host_bytes()
+    if needed > free:
+        raise CannotRunError(
+            f"{geometry.name}: the weights take {format_bytes(needed)} in {weight_dtype}, "
+            f"and {format_bytes(free)} of {place.type} memory are free",
+            hint="choose a smaller model, or a dtype of 2 bytes",
+        )
 
 
 def _check_geometry(geometry: ModelGeometry) -> None:

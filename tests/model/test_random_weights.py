@@ -107,6 +107,12 @@ def test_cuda_without_a_device_is_a_clear_refusal() -> None:
         Model.random(preset("tiny-llama"), device="cuda")
 
 
+def test_a_model_beyond_the_machine_s_memory_is_refused_before_anything_is_allocated() -> None:
+    huge = replace(preset("llama-3.1-70b"), vocab_size=1 << 40)
+    with pytest.raises(CannotRunError, match="the weights take"):
+        Model.random(huge)
+
+
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_weights_on_cuda_are_bf16_by_default_and_on_the_device() -> None:
