@@ -44,6 +44,7 @@ def measure_kernel_case(
     kernel: KernelSettings, device: str, *, min_time_s: float, seed: int
 ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """Metrics of the case and its warnings."""
+    start = time.perf_counter()
     setup = build(kernel, device, seed)
     backend = attention_backend(kernel.attention, device)
     backend.prepare(setup.batch, setup.store)
@@ -53,13 +54,18 @@ def measure_kernel_case(
 
     error = _error(call(), setup)
     timer = _timer(device)
+    set_up = time.perf_counter()
     steady, warmup_calls = _warm_up(timer, call)
+    warm = time.perf_counter()
     times = _timed(timer, call, min_time_s)
     row = {
         "attention_backend": backend.name,
         "buffers": "hot",
         "warmup_calls": warmup_calls,
         "copy_bytes_per_s": copy_rate(device),
+        "setup_s": set_up - start,
+        "warmup_s": warm - set_up,
+        "measured_s": sum(times),
         **_time_metrics(times, _bytes_read(kernel, setup)),
         **error,
     }

@@ -48,5 +48,4 @@ def _logits(model: Model, kv_dtype: str, block_size: int) -> torch.Tensor:
         num_decodes=0,
         logit_rows=positions,
     )
-    backend.prepare(batch, store)
     return model.forward(batch, store, backend).double().cpu()
