@@ -24,15 +24,15 @@ def doctor(form: str, out: Path | None) -> None:
 
     state = capture()
     findings = examine(state, out or default_results_dir())
-    rows = [(f.severity, f.check, f.evidence, f.remedy) for f in findings]
+    columns = ("severity", "check", "evidence", "remedy")
+    records = [asdict(f) for f in findings]
+    rows = [[record[name] for name in columns] for record in records]
     counts = {name: sum(f.severity == name for f in findings) for name in SEVERITIES}
     footer = " · ".join(f"{count} {name}" for name, count in counts.items())
-    records = [asdict(f) for f in findings]
     emit(
         form,
-        document={"findings": records, "counts": counts, "machine": state},
-        tables=[
-            Table("What would make numbers bad here", ("severity", "check", "evidence", "remedy"), rows, footer=footer)
-        ],
+        tables=[Table("What would make numbers bad here", columns, rows, footer=footer)],
+        columns=columns,
         records=records,
+        document={"findings": records, "counts": counts, "machine": state},
     )

@@ -74,6 +74,9 @@ def main(args: Sequence[str] | None = None) -> None:
 
 def run(args: Sequence[str] | None = None) -> int:
     """Run one command line and return its exit code."""
+    if hasattr(sys.stdout, "reconfigure"):
+        # A stream that cannot spell "–" or "×" gets "?" instead of a traceback.
+        sys.stdout.reconfigure(errors="replace")
     try:
         answer = cli.main(args=args, prog_name="kvbench", standalone_mode=False)
         sys.stdout.flush()

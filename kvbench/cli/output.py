@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-import csv
-import io
-import json
-from collections.abc import Sequence
+import textwrap
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import click
 
-from kvbench.console import plain
+from kvbench import tabulate
 
-FORMATS = ("table", "json", "csv", "md")
+_LONGEST_CELL = 120
+
 format_option = click.option(
-    "--format", "form", type=click.Choice(FORMATS), default="table", show_default=True, help="How to print it."
+    "--format",
+    "form",
+    type=click.Choice(tabulate.FORMATS),
+    default="table",
+    show_default=True,
+    help="table and md scale units for people; json and csv keep SI base units.",
 )
 
 
@@ -24,60 +28,47 @@ class Table:
     """Rows of text under column names; `numbers` are the columns that are aligned to the right."""
 
     title: str
-    columns: tuple[str, ...]
+    columns: Sequence[str]
     rows: Sequence[Sequence[str]]
     numbers: frozenset[int] = frozenset()
     footer: str = ""
 
 
-def emit(form: str, *, document: Any, tables: Sequence[Table], records: Sequence[dict[str, Any]]) -> None:
-    """Print to stdout: `tables` for people (table, md), `document` as JSON, `records` as CSV with one header."""
+def emit(
+    form: str,
+    *,
+    tables: Sequence[Table],
+    columns: Sequence[str],
+    records: Sequence[Mapping[str, Any]],
+    document: Any = None,
+) -> None:
+    """Print to stdout: `tables` for people (table, md), `records` under `columns` as CSV, `document`, or else the
+    records, as JSON."""
     if form == "json":
-        click.echo(json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False))
+        text = tabulate.as_json(records if document is None else document)
     elif form == "csv":
-        click.echo(_csv(records), nl=False)
-    elif form == "md":
-        click.echo("\n\n".join(_markdown(table) for table in tables))
+        text = tabulate.comma_separated(columns, [[record.get(name) for name in columns] for record in records])
     else:
-        _rich(tables)
+        text = "\n\n".join(map(_markdown if form == "md" else _plain, tables))
+    click.echo(text)
 
 
-def _csv(records: Sequence[dict[str, Any]]) -> str:
-    text = io.StringIO()
-    writer = csv.DictWriter(text, list(records[0]) if records else [], lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(records)
-    return text.getvalue()
+def emit_records(form: str, columns: Sequence[str], records: Sequence[Mapping[str, Any]], document: Any = None) -> None:
+    """`emit` for an answer that is one list of raw values."""
+    values = [[record.get(name) for name in columns] for record in records]
+    cells = [[tabulate.value_cell(value, limit=_LONGEST_CELL) for value in row] for row in values]
+    table = Table("", columns, cells, tabulate.number_columns(values))
+    emit(form, tables=[table], columns=columns, records=records, document=document)
 
 
 def _markdown(table: Table) -> str:
-    rule = ["---:" if i in table.numbers else "---" for i in range(len(table.columns))]
-    lines = [table.columns, rule, *table.rows]
-    body = "\n".join("| " + " | ".join(_cell(cell) for cell in line) + " |" for line in lines)
-    parts = [f"**{_cell(table.title)}**", body, *([_cell(table.footer)] if table.footer else [])]
-    return "\n\n".join(parts)
+    title, footer = map(tabulate.escape_markdown, (table.title, table.footer))
+    parts = (f"**{title}**" if title else "", tabulate.markdown(table.columns, table.rows, right=table.numbers), footer)
+    return "\n\n".join(filter(None, parts))
 
 
-def _cell(text: str) -> str:
-    return plain(text).replace("\\", "\\\\").replace("|", "\\|").replace("\n", " ")
-
-
-def _rich(tables: Sequence[Table]) -> None:
-    import sys
-
-    from rich.console import Console
-    from rich.table import Table as RichTable
-    from rich.text import Text
-
-    out = Console(file=sys.stdout, highlight=False, width=None if sys.stdout.isatty() else 160)
-    for n, table in enumerate(tables):
-        shown = RichTable(title=Text(plain(table.title), style="bold"), title_justify="left", box=None, pad_edge=False)
-        for i, column in enumerate(table.columns):
-            shown.add_column(Text(column), justify="right" if i in table.numbers else "left", overflow="fold")
-        for row in table.rows:
-            shown.add_row(*(Text(plain(cell)) for cell in row))
-        if n:
-            out.print()
-        out.print(shown)
-        if table.footer:
-            out.print(Text(plain(table.footer), style="dim"))
+def _plain(table: Table) -> str:
+    width = tabulate.stdout_width()
+    body = tabulate.aligned(table.columns, table.rows, right=table.numbers, width=width)
+    title, footer = map(tabulate.one_line, (table.title, table.footer))
+    return "\n".join(filter(None, (title, body, textwrap.fill(footer, width) if width else footer)))

@@ -6,20 +6,15 @@ from pathlib import Path
 
 import click
 
+from kvbench.cli.output import format_option
+
 
 @click.command()
 @click.argument("run", type=click.Path(path_type=Path))
-@click.option(
-    "--format",
-    "format_",
-    type=click.Choice(["table", "md", "csv", "json"]),
-    default="table",
-    show_default=True,
-    help="table and md scale units for people; csv and json keep SI base units.",
-)
+@format_option
 @click.option("--metrics", help="Comma-separated metrics instead of the usual ones; docs/results.md lists them.")
 @click.option("--all", "show_all", is_flag=True, help="Every metric that some case has, whatever the width.")
-def report(run: Path, format_: str, metrics: str | None, show_all: bool) -> None:
+def report(run: Path, form: str, metrics: str | None, show_all: bool) -> None:
     """Tables of the run in folder RUN, finished or not."""
     from kvbench.console import say
     from kvbench.report.tables import render_run
@@ -29,4 +24,4 @@ def report(run: Path, format_: str, metrics: str | None, show_all: bool) -> None
     for problem in opened.problems:
         say(f"warning: left out: {problem}", style="yellow")
     names = [name.strip() for name in (metrics or "").split(",") if name.strip()]
-    render_run(opened, format_, metrics=names, show_all=show_all)
+    render_run(opened, form, metrics=names, show_all=show_all)

@@ -50,7 +50,8 @@ def size(form: str, model: str, gpu: str | None, memory: str | None, **options: 
     found = answer(question)
     found["device"] = {"name": device.name, "datasheet": device.datasheet or None, **found["device"]}
     tables = [_budget_table(found, question), _pool_table(found), _length_table(found)]
-    emit(form, document=found, tables=tables, records=_records(found))
+    records = _records(found)
+    emit(form, tables=tables, columns=list(records[0]), records=records, document=found)
 
 
 def _device(gpu: str | None, memory: str | None) -> Device:

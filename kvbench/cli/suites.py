@@ -6,13 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from kvbench.cli.output import emit_records, format_option
+
 if TYPE_CHECKING:
     from kvbench.spec.cases import Case
     from kvbench.spec.load import LoadedSuite
-
-_FORMAT = click.option(
-    "--format", "form", type=click.Choice(["table", "json", "csv", "md"]), default="table", show_default=True
-)
 
 
 @click.group()
@@ -21,18 +19,18 @@ def suites() -> None:
 
 
 @suites.command("list")
-@_FORMAT
+@format_option
 def list_suites(form: str) -> None:
     """The suites that ship: name, number of cases, kinds of case, title."""
     from kvbench.spec.load import load_suite, suite_names
 
     rows = [_summary(load_suite(name)) for name in suite_names()]
-    click.echo(_render(rows, ["name", "cases", "kinds", "title"], form))
+    emit_records(form, ["name", "cases", "kinds", "title"], rows)
 
 
 @suites.command()
 @click.argument("name", metavar="NAME|FILE")
-@_FORMAT
+@format_option
 def show(name: str, form: str) -> None:
     """A suite with all defaults filled in, as TOML that can be saved and run, and its cases.
 
@@ -42,17 +40,15 @@ def show(name: str, form: str) -> None:
     from kvbench.spec.effective import filled_in
     from kvbench.spec.load import load_suite
     from kvbench.spec.toml_write import to_toml
-    from kvbench.tabulate import as_json
 
     loaded = load_suite(name)
     cases = expand(loaded.suite)
-    if form == "json":
-        click.echo(as_json({"suite": filled_in(loaded.suite), "digest": loaded.digest, "cases": _as_data(cases)}))
-        return
     if form == "table":
         click.echo(f"{to_toml(filled_in(loaded.suite))}\n{len(cases)} {'case' if len(cases) == 1 else 'cases'}\n")
     columns = ["case_id", "kind", *dict.fromkeys(column for case in cases for column in case.axes)]
-    click.echo(_render([{"case_id": c.case_id, "kind": c.kind, **c.axes} for c in cases], columns, form))
+    records = [{"case_id": c.case_id, "kind": c.kind, **c.axes} for c in cases]
+    document = {"suite": filled_in(loaded.suite), "digest": loaded.digest, "cases": _as_data(cases)}
+    emit_records(form, columns, records, document)
 
 
 @suites.command()
@@ -74,14 +70,3 @@ def _summary(loaded: LoadedSuite) -> dict[str, Any]:
 
 def _as_data(cases: list[Case]) -> list[dict[str, Any]]:
     return [{"case_id": c.case_id, "kind": c.kind, "label": c.label, "axes": c.axes} for c in cases]
-
-
-def _render(rows: list[dict[str, Any]], columns: list[str], form: str) -> str:
-    from kvbench.tabulate import aligned, as_json, comma_separated, markdown
-
-    if form == "json":
-        return as_json(rows)
-    if form == "csv":
-        return comma_separated(columns, [[row.get(column) for column in columns] for row in rows])
-    cells = [["" if row.get(column) is None else str(row[column]) for column in columns] for row in rows]
-    return aligned(columns, cells) if form == "table" else markdown(columns, cells)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from kvbench.cli.output import format_option
 from kvbench.errors import ExitCode
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 @click.option("--resume", type=click.Path(path_type=Path), metavar="RUN", help="Go on with an earlier run's folder.")
 @click.option("--dry-run", is_flag=True, help="Print cases with expected time and memory; measure nothing.")
 @click.option("--run-implied", is_flag=True, help="Also try cases that need no less memory than one that ran out.")
-@click.option("--format", "fmt", type=click.Choice(["table", "json", "csv", "md"]), default="table", show_default=True)
+@format_option
 def sweep(
     suite: str | None,
     overrides: tuple[str, ...],
@@ -36,7 +37,7 @@ def sweep(
     repetitions: int | None,
     dry_run: bool,
     run_implied: bool,
-    fmt: str,
+    form: str,
     **trace_options: Any,
 ) -> int:
     """Run SUITE (a name from `kvbench suites list`, or a TOML file) on this device.
@@ -58,18 +59,18 @@ def sweep(
     if dry_run:
         from kvbench.sweep.dry_run import show
 
-        show(plan, out, fmt)
+        show(plan, out, form)
         return ExitCode.OK
-    return _run(plan, out, resume, run_implied, fmt)
+    return _run(plan, out, resume, run_implied, form)
 
 
-def _run(plan: Any, out: Path, resume: Path | None, run_implied: bool, fmt: str) -> int:
+def _run(plan: Any, out: Path, resume: Path | None, run_implied: bool, form: str) -> int:
     from kvbench.console import say
     from kvbench.report.tables import render_run
     from kvbench.sweep.run import run_plan
 
     run = run_plan(plan, out=out, resume=resume, run_implied=run_implied)
-    render_run(run, fmt)
+    render_run(run, form)
     failed = run.cases[run.cases["status"] != "ok"]
     if len(failed):
         say(f"{len(failed)} of {len(run.cases)} samples are not ok; the reasons are in the table", style="yellow")

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from kvbench.cli.output import format_option
+
 if TYPE_CHECKING:
     from kvbench.spec.workload import WorkloadSettings
     from kvbench.workload.types import Workload
@@ -27,7 +29,7 @@ def workload() -> None:
 @click.option("--max-output-tokens", type=int, help="Clip longer outputs, and count them.")
 @click.option("--seed", type=int, help="Seed of whatever is drawn.")
 @click.option("--block-size", "block_sizes", type=click.IntRange(1, 1 << 20), multiple=True, help="Repeatable.")
-@click.option("--format", "form", type=click.Choice(["table", "json", "csv", "md"]), default="table", show_default=True)
+@format_option
 def describe(source: str, trace_format: str | None, block_sizes: tuple[int, ...], form: str, **options: Any) -> None:
     """Distributions, arrivals, sharing and tail waste of a trace FILE or of the workloads of a SUITE."""
     from kvbench.workload.describe import DEFAULT_BLOCK_SIZES

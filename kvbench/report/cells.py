@@ -1,20 +1,14 @@
-"""One value as a person reads it, and text from outside made harmless for the place where it is shown (M68)."""
+"""A metric as a person reads it."""
 
 from __future__ import annotations
 
-import html
-import json
 import math
-import re
-from typing import Any
 
-from kvbench.console import plain
 from kvbench.store.columns import Column
+from kvbench.tabulate import MISSING
 from kvbench.units import format_bytes, format_count, format_seconds
 
-MISSING = "–"
 _SHARES = ("share", "hit_rate", "utilisation", "agreement", "spread")
-_MARKDOWN = re.compile(r"([\\`*\[\]|~$]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9]))")
 
 
 def metric_cell(value: float | None, column: Column) -> str:
@@ -37,29 +31,6 @@ def metric_label(column: Column) -> str:
         if column.unit == unit:
             name = name.removesuffix(ending)
     return name.replace("_per_", "/").replace("_", " ")
-
-
-def value_cell(value: Any, limit: int = 48) -> str:
-    """A setting or any text from outside, on one line, without control characters, shortened in the middle."""
-    if value is None or value == "":
-        return MISSING
-    if isinstance(value, dict | list):
-        value = json.dumps(value, ensure_ascii=False)
-    if isinstance(value, bool):
-        value = "yes" if value else "no"
-    text = " ".join(plain(str(value)).split())
-    half = (limit - 1) // 2
-    return text if len(text) <= limit else f"{text[:half]}…{text[-half:]}"
-
-
-def one_line(text: str) -> str:
-    """Text from outside on one line, whole."""
-    return " ".join(plain(text).split())
-
-
-def markdown(text: str) -> str:
-    """Text as it is, in Markdown that may be rendered to HTML: no tag, emphasis, link text or column of its own."""
-    return _MARKDOWN.sub(r"\\\1", html.escape(one_line(text), quote=False))
 
 
 def _number(value: float, column: Column) -> str:

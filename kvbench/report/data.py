@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import csv
-import io
-import json
 from typing import Any
 
-from kvbench.console import plain
 from kvbench.report.build import CaseLine, CaseTable, Report
+from kvbench.tabulate import as_json, comma_separated
 
 
 def csv_report(report: Report) -> str:
@@ -17,18 +14,14 @@ def csv_report(report: Report) -> str:
     metrics = list(dict.fromkeys(column.name for table in report.tables for column in table.metrics))
     head = ["kind", "case_id", *axes, "status", "samples", "ok_samples", "pareto"]
     head += [f"{name}{ending}" for name in metrics for ending in ("", "_min", "_max")]
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow([plain(name) for name in head])
-    for table in report.tables:
-        for line in table.lines:
-            writer.writerow([_csv_cell(value) for value in _csv_row(table, line, axes, metrics)])
-    return out.getvalue()
+    return comma_separated(
+        head, [_csv_row(table, line, axes, metrics) for table in report.tables for line in table.lines]
+    )
 
 
 def json_report(report: Report) -> str:
     """The whole report as one object; `metrics` of a case map a name to median, min, max and count."""
-    return json.dumps(
+    return as_json(
         {
             "run_id": report.run_id,
             "suite": report.suite,
@@ -36,9 +29,7 @@ def json_report(report: Report) -> str:
             "constants": {table.kind: table.constants for table in report.tables},
             "cases": [_json_case(table, line) for table in report.tables for line in table.lines],
             "notes": report.notes,
-        },
-        indent=2,
-        allow_nan=False,
+        }
     )
 
 
@@ -49,14 +40,6 @@ def _csv_row(table: CaseTable, line: CaseLine, axes: list[str], metrics: list[st
         spread = line.summary.metrics.get(name) if line.summary else None
         row += [line.value(name), spread.low if spread else None, spread.high if spread else None]
     return row
-
-
-def _csv_cell(value: Any) -> Any:
-    if isinstance(value, dict | list):
-        value = json.dumps(value)
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    return plain(value) if isinstance(value, str) else value
 
 
 def _json_case(table: CaseTable, line: CaseLine) -> dict[str, Any]:

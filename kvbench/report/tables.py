@@ -11,11 +11,11 @@ from kvbench.report.build import build_report
 from kvbench.report.data import csv_report, json_report
 from kvbench.report.text import markdown_report, print_report
 from kvbench.store.run import Run
+from kvbench.tabulate import FORMATS
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-FORMATS = ("table", "md", "csv", "json")
 _UNLIMITED = 10_000
 
 

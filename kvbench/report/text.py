@@ -6,9 +6,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
 from kvbench.report.build import CaseLine, CaseTable, Report
-from kvbench.report.cells import MISSING, markdown, metric_cell, metric_label, one_line, value_cell
+from kvbench.report.cells import metric_cell, metric_label
 from kvbench.store.case_columns import METRICS
 from kvbench.store.columns import Column
+from kvbench.tabulate import MISSING, escape_markdown, markdown, one_line, value_cell
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -54,13 +55,16 @@ def print_report(report: Report, console: Console) -> None:
 
 def markdown_report(report: Report) -> str:
     """The report in Markdown: every column, one table per kind of case."""
-    parts = [f"# {markdown(line)}\n" if n == 0 else f"{markdown(line)}\n" for n, line in enumerate(heading(report))]
+    parts = [
+        f"# {escape_markdown(line)}\n" if n == 0 else f"{escape_markdown(line)}\n"
+        for n, line in enumerate(heading(report))
+    ]
     for table in report.tables:
-        parts += [f"{markdown(line)}\n" for line in constants(table)]
+        parts += [f"{escape_markdown(line)}\n" for line in constants(table)]
         parts.append(_markdown_table(_grid(table)))
-        parts += [f"{markdown(line)}\n" for line in _legend(table, _grid(table))]
+        parts += [f"{escape_markdown(line)}\n" for line in _legend(table, _grid(table))]
     if report.notes:
-        parts.append("".join(f"- {markdown(note)}\n" for note in report.notes))
+        parts.append("".join(f"- {escape_markdown(note)}\n" for note in report.notes))
     return "\n".join(parts)
 
 
@@ -153,7 +157,7 @@ def _rich_table(grid: Grid) -> object:
 
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1))
     for index, head in enumerate(grid.heads):
-        right = head.is_metric or _is_numeric([row[index] for row in grid.rows])
+        right = _is_right(grid, index)
         table.add_column(Text(head.text), justify="right" if right else "left", overflow="fold", no_wrap=head.is_metric)
     for row in zip(*(_aligned(list(column)) for column in zip(*grid.rows, strict=True)), strict=True):
         table.add_row(*(Text(cell, style="bold" if cell.endswith(f" {_BEST}") else "") for cell in row))
@@ -181,7 +185,9 @@ def _is_numeric(cells: list[str]) -> bool:
 
 
 def _markdown_table(grid: Grid) -> str:
-    head = [markdown(head.text) for head in grid.heads]
-    rule = ["--:" if head.is_metric else ":--" for head in grid.heads]
-    body = [[markdown(cell) for cell in row] for row in grid.rows]
-    return "".join(f"| {' | '.join(row)} |\n" for row in [head, rule, *body])
+    right = frozenset(at for at in range(len(grid.heads)) if _is_right(grid, at))
+    return markdown([head.text for head in grid.heads], grid.rows, right=right) + "\n"
+
+
+def _is_right(grid: Grid, at: int) -> bool:
+    return grid.heads[at].is_metric or _is_numeric([row[at] for row in grid.rows])

@@ -10,6 +10,7 @@ import errno
 import hashlib
 import io
 import json
+import math
 import os
 import shutil
 from collections.abc import Iterator
@@ -141,7 +142,7 @@ def to_text(value: Any) -> str:
 def read_json(path: Path) -> dict[str, Any]:
     """A JSON object from a file; `DataError` naming the file when it is missing or damaged."""
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        found = json.loads(path.read_text(encoding="utf-8"), parse_float=_finite, parse_constant=_finite)
     except FileNotFoundError:
         raise DataError(f"{path} is missing", hint="is this a run folder, and is it whole?") from None
     except (OSError, ValueError) as error:
@@ -149,3 +150,10 @@ def read_json(path: Path) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise DataError(f"{path} is not a JSON object", hint="the file is damaged")
     return found
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError(f"{text} is not a finite number")
+    return value

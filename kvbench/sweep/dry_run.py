@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from kvbench import tabulate
-from kvbench.console import plain
 from kvbench.sweep.estimate import Estimate, estimate
 from kvbench.sweep.plan import PlannedCase, SweepPlan
 from kvbench.units import format_bytes, format_duration, format_seconds
@@ -59,18 +59,25 @@ def _case(case: PlannedCase, expected: Estimate) -> dict[str, Any]:
 def _print_text(plan: SweepPlan, expected: Estimate, fmt: str) -> None:
     header = ["case", "kind", "settings", "requests", "KV", "memory", "expected"]
     rows = [_row(case, expected) for case in plan.cases]
+    right = frozenset({3, 4, 5, 6})
     if fmt == "md":
-        print(tabulate.markdown(header, rows))
+        table = tabulate.markdown(header, rows, right=right)
+        lines = [f"* {tabulate.escape_markdown(line)}" for line in _summary(plan, expected)]
     else:
-        print(tabulate.aligned(header, rows, right=frozenset({3, 4, 5, 6})))
+        table = tabulate.aligned(header, rows, right=right, width=tabulate.stdout_width())
+        lines = [tabulate.one_line(line) for line in _summary(plan, expected)]
+    print(table, "", *lines, sep="\n")
+
+
+def _summary(plan: SweepPlan, expected: Estimate) -> Iterator[str]:
     total = "unknown time" if expected.total_s is None else f"about {format_duration(expected.total_s)}"
     samples = len(plan.runnable) * plan.repetitions
-    print(f"\n{len(plan.cases)} cases × {plan.repetitions} repetitions = {samples} samples to take, {total}")
-    print(f"expected times from: {expected.source}")
-    print(f"device: {plain(plan.device.name)}, {plan.threads} threads")
+    yield f"{len(plan.cases)} cases × {plan.repetitions} repetitions = {samples} samples to take, {total}"
+    yield f"expected times from: {expected.source}"
+    yield f"device: {plan.device.name}, {plan.threads} threads"
     for case in plan.cases:
         for text in filter(None, (case.refusal and f"cannot run: {case.refusal}", *case.notes)):
-            print(f"{plain(case.label)}: {plain(text)}")
+            yield f"{case.label}: {text}"
 
 
 def _row(case: PlannedCase, expected: Estimate) -> list[str]:

@@ -2,32 +2,32 @@
 
 from __future__ import annotations
 
-import csv
-import io
-import json
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
-from kvbench.console import plain
+from kvbench import tabulate
 from kvbench.units import format_count, format_seconds
 
 _BAR = 32
-Cells = list[list[str]]
+
+
+class Part(NamedTuple):
+    """One of the tables of a description; `right` are its columns of numbers."""
+
+    header: list[str]
+    rows: list[list[str]]
+    right: frozenset[int] = frozenset()
 
 
 def as_json(described: list[dict[str, Any]]) -> str:
     """One object, or a list where a suite has several workloads."""
-    return json.dumps(described[0] if len(described) == 1 else described, indent=2, allow_nan=False)
+    return tabulate.as_json(described[0] if len(described) == 1 else described)
 
 
 def as_csv(described: list[dict[str, Any]]) -> str:
     """`workload,name,value`: every number under its dotted name."""
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(["workload", "name", "value"])
-    for number, facts in enumerate(described):
-        writer.writerows([number, name, "" if value is None else value] for name, value in _flat(facts))
-    return out.getvalue().rstrip("\n")
+    rows = [(number, *fact) for number, facts in enumerate(described) for fact in _flat(facts)]
+    return tabulate.comma_separated(["workload", "name", "value"], rows)
 
 
 def as_markdown(described: list[dict[str, Any]]) -> str:
@@ -44,23 +44,26 @@ FORMATS = {"table": as_table, "json": as_json, "csv": as_csv, "md": as_markdown}
 
 
 def _text(facts: dict[str, Any]) -> str:
-    parts = [_aligned(_overview(facts), header=False), _aligned(_lengths(facts)), _aligned(_block_sizes(facts))]
+    parts = [tabulate.aligned(part.header, part.rows, right=part.right) for part in _parts(facts)]
     bars = [f"{name}\n{_bars(facts['histograms'][name])}" for name in ("input_tokens", "output_tokens")]
-    notes = [f"note: {plain(note)}" for note in _notes(facts)]
+    notes = [f"note: {tabulate.one_line(note)}" for note in _notes(facts)]
     return "\n\n".join([*parts, *bars, *(["\n".join(notes)] if notes else [])])
 
 
 def _markdown(facts: dict[str, Any]) -> str:
-    overview = [["workload", ""], *_overview(facts)]
-    parts = [_pipes(table) for table in (overview, _lengths(facts), _block_sizes(facts))]
-    notes = "\n".join(f"* {_escaped(note)}" for note in _notes(facts))
+    parts = [tabulate.markdown(part.header, part.rows, right=part.right) for part in _parts(facts)]
+    notes = "\n".join(f"* {tabulate.escape_markdown(note)}" for note in _notes(facts))
     return "\n\n".join([*parts, *([notes] if notes else [])])
 
 
-def _overview(facts: dict[str, Any]) -> Cells:
+def _parts(facts: dict[str, Any]) -> list[Part]:
+    return [_overview(facts), _lengths(facts), _block_sizes(facts)]
+
+
+def _overview(facts: dict[str, Any]) -> Part:
     report, arrivals, sharing = facts["import"], facts["arrivals"], facts["sharing"]
     dropped = "; ".join(f"{count:,} {reason}" for reason, count in report["dropped"].items())
-    return [
+    rows = [
         ["source", f"{report['source']} ({report['format']})"],
         ["sha256", report["sha256"] or "–"],
         ["digest", facts["digest"]],
@@ -76,6 +79,7 @@ def _overview(facts: dict[str, Any]) -> Cells:
         ["KV tokens", f"{facts['kv_tokens']:,} if nothing were shared"],
         ["sharing", _sharing(sharing)],
     ]
+    return Part(["workload", ""], rows)
 
 
 def _requests(facts: dict[str, Any]) -> str:
@@ -93,22 +97,24 @@ def _sharing(sharing: dict[str, Any]) -> str:
     return f"{text}; {unique}"
 
 
-def _lengths(facts: dict[str, Any]) -> Cells:
+def _lengths(facts: dict[str, Any]) -> Part:
     names = ["mean", "min", "p50", "p90", "p95", "p99", "max", "sum"]
-    rows = [["tokens", *names]]
-    for name, summary in facts["lengths"].items():
-        rows.append([name.removesuffix("_tokens"), *(_number(summary[key]) for key in names)])
-    return rows
+    rows = [
+        [name.removesuffix("_tokens"), *(_number(summary[key]) for key in names)]
+        for name, summary in facts["lengths"].items()
+    ]
+    return Part(["tokens", *names], rows, frozenset(range(1, 9)))
 
 
-def _block_sizes(facts: dict[str, Any]) -> Cells:
-    rows = [["block size", "KV blocks", "tail waste", "of slots", "prompt blocks", "unique", "hits at most", "sharing"]]
+def _block_sizes(facts: dict[str, Any]) -> Part:
+    header = ["block size", "KV blocks", "tail waste", "of slots", "prompt blocks", "unique", "hits at most", "sharing"]
+    rows = []
     for row in facts["block_sizes"]:
         counts = [_number(row[key]) for key in ("block_size", "kv_blocks", "tail_waste_tokens")]
         blocks = [_number(row[key]) for key in ("prompt_blocks", "unique_prompt_blocks")]
         waste, hits = f"{row['tail_waste_share']:.2%}", f"{row['hit_rate_bound']:.1%}"
         rows.append([*counts, waste, *blocks, hits, row["sharing"]])
-    return rows
+    return Part(header, rows, frozenset(range(7)))
 
 
 def _notes(facts: dict[str, Any]) -> list[str]:
@@ -129,34 +135,6 @@ def _bars(bins: list[dict[str, int]]) -> str:
         f"  {label:>{width}}  {'█' * -(-_BAR * bin_['requests'] // most):{_BAR}}  {bin_['requests']:,}"
         for label, bin_ in zip(labels, bins, strict=True)
     )
-
-
-def _aligned(rows: Cells, *, header: bool = True) -> str:
-    """First column to the left, numbers to the right; a plain listing has both to the left."""
-    rows = [[plain(cell).replace("\n", " ") for cell in row] for row in rows]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    lines = []
-    for row in rows:
-        cells = [
-            cell.ljust(width) if column == 0 or not header else cell.rjust(width)
-            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ]
-        lines.append("  ".join(cells).rstrip())
-    return "\n".join(lines)
-
-
-def _pipes(rows: Cells) -> str:
-    lines = ["| " + " | ".join(_escaped(cell) for cell in row) + " |" for row in rows]
-    rule = "|" + "|".join(" --- " for _ in rows[0]) + "|"
-    return "\n".join([lines[0], rule, *lines[1:]])
-
-
-def _escaped(text: str) -> str:
-    """Shown as text in Markdown and in HTML made from it (M68)."""
-    text = plain(text).replace("\n", " ").replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
-    for mark in "\\`*_[]|":
-        text = text.replace(mark, f"\\{mark}")
-    return text
 
 
 def _number(value: float | int | None) -> str:

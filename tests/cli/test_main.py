@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from importlib import import_module
@@ -12,7 +13,6 @@ import pytest
 
 from kvbench.cli import main as main_module
 from kvbench.cli.main import COMMANDS, run
-from kvbench.cli.pages import page
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -42,7 +42,20 @@ def test_the_short_help_in_the_front_door_is_the_commands_own(name: str) -> None
 
 
 def test_the_command_page_is_current() -> None:
-    assert (ROOT / "docs" / "cli.md").read_text() == page(), "run: python -m kvbench.cli.pages docs/cli.md"
+    """In a fresh process: a command remembers the help option that the first context gave it."""
+    code = "import sys; from kvbench.cli.pages import page; sys.stdout.buffer.write(page().encode())"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)
+    page = (ROOT / "docs" / "cli.md").read_bytes()
+    assert done.stdout == page, "run: python -m kvbench.cli.pages docs/cli.md"
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
+def test_a_stream_that_cannot_spell_a_character_is_no_error(encoding: str) -> None:
+    command = [sys.executable, "-m", "kvbench", "suites", "list"]
+    environment = {**os.environ, "PYTHONIOENCODING": encoding}
+    done = subprocess.run(command, capture_output=True, check=False, env=environment)
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert b"smoke" in done.stdout
 
 
 @pytest.mark.parametrize("arguments", [["nonsense"], ["sweep", "--nonsense"], ["sweep"], ["report"], ["sweep", "smok"]])

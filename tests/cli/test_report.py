@@ -83,3 +83,14 @@ def test_what_is_no_manifest_is_bad_data(tmp_path: Path, capsys: pytest.CaptureF
     (tmp_path / "manifest.json").write_text(text)
     assert run(["manifest", "show", str(tmp_path / "manifest.json")]) == 5
     assert "Traceback" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("number", ["NaN", "-Infinity", "1e999"])
+def test_a_number_that_json_cannot_hold_is_bad_data(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], number: str
+) -> None:
+    path = run_folder(tmp_path, is_sealed=True) / "manifest.json"
+    path.write_text(path.read_text().replace("{", f'{{"load": {number},', 1))
+    for form in ("table", "json"):
+        assert run(["manifest", "show", str(path), "--format", form]) == 5
+    assert "not a finite number" in capsys.readouterr().err

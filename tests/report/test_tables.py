@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import csv
-import html
 import io
 import json
 import re
@@ -9,16 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from rich.console import Console
 
 from kvbench.errors import DataError, UsageError
-from kvbench.report.cells import markdown, metric_cell, metric_label, value_cell
-from kvbench.report.tables import FORMATS, render_run
+from kvbench.report.cells import metric_cell, metric_label
+from kvbench.report.tables import render_run
 from kvbench.store.case_columns import METRICS
 from kvbench.store.parts import Sample
 from kvbench.store.run import Run, RunFolder, open_run
+from kvbench.tabulate import FORMATS
 from tests.store.samples import case_id, plan, run_folder, sample
 
 EVIL = "[red]x[/red] <script>alert(1)</script> \x1b[31m\x9b2J | `a` **b** \u202e\r\n# c"
@@ -60,16 +58,6 @@ def test_m68_text_from_outside_is_shown_as_text(tmp_path: Path, format: str) -> 
         assert "[red]" not in text.replace("\\[red\\]", "")
     if format == "table":
         assert "[red]x[/red]" in text
-
-
-@given(st.text())
-def test_markdown_text_has_no_tag_and_no_column_and_reads_back(text: str) -> None:
-    found = markdown(text)
-    assert "<" not in found
-    assert "\n" not in found
-    assert not re.search(r"(?<!\\)(\\\\)*\|", found)
-    plain = html.unescape(re.sub(r"\\([\\`*_\[\]|~$])", r"\1", found))
-    assert plain == value_cell(text, limit=10**9) or not text.split()
 
 
 def test_axes_come_first_then_status_then_headline_metrics_with_units(tmp_path: Path) -> None:
