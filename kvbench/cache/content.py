@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from kvbench.cache.types import Int32s
-
 HASH_FUNCTIONS = {"xxh3-128": "xxhash:xxh3_128_digest", "sha256": "kvbench.cache.content:sha256_digest"}
 _TOKEN = np.dtype("<i4")
 
@@ -64,7 +62,7 @@ class KeyChain:
             fields.append(salt.encode("utf-8", "surrogatepass"))
         return sha256_digest(b"".join(len(field).to_bytes(8, "little") + field for field in fields))
 
-    def extend(self, keys: list[bytes], tokens: Int32s, salt: str | None, count: int) -> None:
+    def extend(self, keys: list[bytes], tokens: NDArray[np.int32], salt: str | None, count: int) -> None:
         """Append to `keys` until it holds those of the first `count` blocks of `tokens`."""
         digest, step = self.digest(), self.block_size * _TOKEN.itemsize
         data = tokens[len(keys) * self.block_size : count * self.block_size].tobytes()
@@ -93,7 +91,7 @@ class Content:
         return self.length
 
     @property
-    def tokens(self) -> Int32s:
+    def tokens(self) -> NDArray[np.int32]:
         """[length] a view; read it, do not keep it across an append."""
         return self._buffer[: self.length]
 

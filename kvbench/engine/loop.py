@@ -25,20 +25,11 @@ if TYPE_CHECKING:
     from kvbench.engine.batch import StepBatch
     from kvbench.engine.clock import Clock
     from kvbench.engine.job import Job
+    from kvbench.engine.recorder import Moved
     from kvbench.engine.sampling import SamplingParams
     from kvbench.engine.schedule import Schedule
     from kvbench.engine.telemetry import RequestRecord, StepRecord
     from kvbench.spec.engine import EngineSettings
-
-
-class Moved(Protocol):
-    """What the step's block copies cost."""
-
-    @property
-    def offload_bytes(self) -> int: ...
-
-    @property
-    def promotion_stall_s(self) -> float: ...
 
 
 class Runner(Protocol):

@@ -4,15 +4,24 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from kvbench.cache.types import CacheStats
 from kvbench.engine.telemetry import RequestRecord, StepRecord
 
 if TYPE_CHECKING:
-    from kvbench.engine.loop import Moved
     from kvbench.engine.schedule import Schedule
     from kvbench.engine.sequence import Sequence
+
+
+class Moved(Protocol):
+    """What the step's block copies cost."""
+
+    @property
+    def offload_bytes(self) -> int: ...
+
+    @property
+    def promotion_stall_s(self) -> float: ...
 
 
 @dataclass(slots=True)

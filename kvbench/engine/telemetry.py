@@ -75,5 +75,3 @@ class RequestRecord:
     itl_s: list[float] = field(default_factory=list)
     recomputed_tokens: int = 0
     """Tokens whose KV was computed again after a preemption."""
-    draft_tokens: int = 0
-    accepted_tokens: int = 0

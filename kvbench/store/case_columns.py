@@ -94,7 +94,7 @@ ENGINE_METRICS = (
     _ratio("busy_share", "", "Share of wall time inside engine steps."),
     _ratio("batch_size_mean", "sequences", "Sequences per step, mean over steps."),
     _count("active_sequences_max", "sequences", "Most sequences served at once.", "higher"),
-    _ratio("active_sequences_mean", "sequences", "Sequences that hold blocks, mean over time in steps."),
+    _ratio("active_sequences_mean", "sequences", "Sequences being served, mean over time in steps."),
     _count("waiting_sequences_max", "sequences", "Longest queue."),
     _count("context_tokens_total", "tokens", "KV tokens read by attention."),
     _count("kv_capacity_bytes", "B", "Size of the block pool."),

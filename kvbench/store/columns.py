@@ -65,8 +65,6 @@ REQUEST_COLUMNS = (
     _text("error", "What went wrong, where something did."),
     Column("itl_s", "floats", "s", "Every gap between consecutive output tokens; TTFT is never among them."),
     _count("recomputed_tokens", "tokens", "Tokens whose KV was computed again after a preemption."),
-    _count("draft_tokens", "tokens", "Tokens proposed by speculation."),
-    _count("accepted_tokens", "tokens", "Proposed tokens that were accepted."),
 )
 
 STEP_COLUMNS = (
@@ -78,7 +76,7 @@ STEP_COLUMNS = (
     _count("prefill_tokens", "tokens", "Prompt tokens computed."),
     _count("decode_tokens", "tokens", "Decode tokens computed."),
     _count("context_tokens", "tokens", "KV tokens read by attention."),
-    _count("active_sequences", "sequences", "Sequences that hold blocks."),
+    _count("active_sequences", "sequences", "Sequences being served, scheduled in this step or not."),
     _count("waiting_sequences", "sequences", "Requests that have arrived and wait."),
     _count("kv_capacity_bytes", "B", "Size of the block pool."),
     _count("kv_bytes_used", "B", "Blocks that live sequences hold."),

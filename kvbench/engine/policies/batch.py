@@ -5,14 +5,52 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from kvbench.engine.scheduler import Scheduler
+    from collections.abc import Sized
+
+
+class Moves(Protocol):
+    """What a policy can do in a step; the scheduler stands behind it. A count returned is tokens put into the step."""
+
+    @property
+    def num_running(self) -> int:
+        """Sequences that prefill or decode."""
+        ...
+
+    @property
+    def prefilling(self) -> Sized:
+        """Seated sequences whose prompt is not computed yet."""
+        ...
+
+    def seat_batch(self) -> None:
+        """Everyone first in line who fits takes a seat; nothing is computed."""
+        ...
+
+    def decode(self, limit: int | None = None) -> int:
+        """One token for each of the first `limit` decoding sequences."""
+        ...
+
+    def continue_whole(self, budget: int) -> int:
+        """Seated prompts, whole."""
+        ...
+
+    def admit_whole(self, budget: int) -> int:
+        """New prompts, whole."""
+        ...
+
+    def continue_chunks(self, budget: int) -> int:
+        """Seated prompts, in pieces."""
+        ...
+
+    def admit_chunks(self, budget: int) -> int:
+        """New prompts, in pieces."""
+        ...
 
 
 class BatchPolicy(Protocol):
     holds_finished: bool
     """Whether a finished sequence keeps its seat and its blocks until nobody of its batch runs."""
 
-    def fill(self, scheduler: Scheduler, budget: int) -> None:
+    def fill(self, moves: Moves, budget: int) -> None:
         """Fill the step with at most `budget` tokens."""
         ...
 
@@ -28,13 +66,13 @@ class Static:
 
     holds_finished = True
 
-    def fill(self, scheduler: Scheduler, budget: int) -> None:
-        if scheduler.num_running == 0:
-            scheduler.seat_batch()
-        if scheduler.prefilling:
-            scheduler.continue_whole(budget)
+    def fill(self, moves: Moves, budget: int) -> None:
+        if moves.num_running == 0:
+            moves.seat_batch()
+        if moves.prefilling:
+            moves.continue_whole(budget)
         else:
-            scheduler.decode()
+            moves.decode()
 
 
 class Continuous:
@@ -45,9 +83,9 @@ class Continuous:
 
     holds_finished = False
 
-    def fill(self, scheduler: Scheduler, budget: int) -> None:
-        scheduler.decode()
-        scheduler.admit_whole(budget)
+    def fill(self, moves: Moves, budget: int) -> None:
+        moves.decode()
+        moves.admit_whole(budget)
 
 
 class Chunked:
@@ -55,7 +93,7 @@ class Chunked:
 
     holds_finished = False
 
-    def fill(self, scheduler: Scheduler, budget: int) -> None:
-        budget -= scheduler.decode(budget)
-        budget -= scheduler.continue_chunks(budget)
-        scheduler.admit_chunks(budget)
+    def fill(self, moves: Moves, budget: int) -> None:
+        budget -= moves.decode(budget)
+        budget -= moves.continue_chunks(budget)
+        moves.admit_chunks(budget)
