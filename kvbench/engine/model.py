@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from kvbench.engine.automatic import WEIGHT_DTYPE
 from kvbench.engine.checkpoint import Checkpoint, check_not_quantised
 from kvbench.engine.families import FAMILIES
 from kvbench.engine.memory import free_host_bytes
@@ -80,7 +81,7 @@ def _resolve(geometry: ModelGeometry, device: str, dtype: str) -> tuple[torch.de
     _check_geometry(geometry)
     inverse_frequencies(geometry)
     place = _device(device)
-    name = ("fp32" if place.type == "cpu" else "bf16") if dtype == "auto" else canonical_dtype(dtype)
+    name = WEIGHT_DTYPE[place.type] if dtype == "auto" else canonical_dtype(dtype)
     if name not in WEIGHT_DTYPES:
         raise UsageError(f"weight dtype {dtype!r} is not supported", hint=f"one of auto, {', '.join(WEIGHT_DTYPES)}")
     _check_memory(geometry, place, name)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from kvbench.devices.detect import detect
 from kvbench.devices.facts import Device
+from kvbench.engine.automatic import ATTENTION, WEIGHT_DTYPE
 from kvbench.errors import CannotRunError, UsageError
 from kvbench.geometry.budget import DEVICE_CONTEXT_BYTES, Load, activation_bytes, logit_bytes
 from kvbench.geometry.memory import block_bytes, kv_bytes_per_token, pool_layout
@@ -23,8 +24,6 @@ from kvbench.units import format_bytes
 from kvbench.workload.build import Workload
 
 AUTO_SHARE = 0.9
-_AUTO_ATTENTION = {"cpu": "numba", "cuda": "torch"}
-_AUTO_WEIGHTS = {"cpu": "fp32", "cuda": "bf16"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +72,7 @@ def resolve_engine(engine: EngineSettings, device: Device, auto_kv_bytes: int | 
     update: dict[str, object] = {}
     update["attention"] = resolve_attention(engine.attention, device)
     if engine.weight_dtype == "auto":
-        update["weight_dtype"] = _AUTO_WEIGHTS[device.kind]
+        update["weight_dtype"] = WEIGHT_DTYPE[device.kind]
     if engine.kv_memory == "auto":
         update["kv_memory"] = auto_kv_bytes
     return engine.model_copy(update=update)
@@ -83,7 +82,7 @@ def resolve_attention(name: str, device: Device) -> str:
     """The attention backend by name, `auto` replaced; numba is the CPU's."""
     if name == "numba" and device.kind != "cpu":
         raise UsageError('attention = "numba" runs on a CPU only', hint='use attention = "auto"')
-    return _AUTO_ATTENTION[device.kind] if name == "auto" else name
+    return ATTENTION[device.kind] if name == "auto" else name
 
 
 def auto_kv_bytes(device: Device, geometry: ModelGeometry, engine: EngineSettings) -> int:
@@ -100,7 +99,7 @@ def auto_kv_bytes(device: Device, geometry: ModelGeometry, engine: EngineSetting
 
 
 def engine_memory(geometry: ModelGeometry, engine: EngineSettings, kv_bytes: int, device: Device) -> Memory:
-    dtype = _AUTO_WEIGHTS[device.kind] if engine.weight_dtype == "auto" else engine.weight_dtype
+    dtype = WEIGHT_DTYPE[device.kind] if engine.weight_dtype == "auto" else engine.weight_dtype
     load = Load(engine.max_sequences, engine.max_batch_tokens, context_limit(engine, geometry))
     width = 2 if dtype == "fp32" else 1  # the budget counts activations at 16 bits
     working = width * activation_bytes(geometry, load.max_batch_tokens) + logit_bytes(geometry, load)

@@ -1,7 +1,7 @@
 """The attention backends by name.
 
-A new backend (a Triton one for CUDA, say) is one more line in `_BACKENDS`, and the device that should pick it by
-default one in `_AUTOMATIC`.
+A new backend (a Triton one for CUDA, say) is one more line in `_BACKENDS`; which one a device picks by default stands
+in `engine/automatic.py`.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Protocol, cast
 
 import torch
 
+from kvbench.engine.automatic import ATTENTION
 from kvbench.errors import CannotRunError, UsageError
 
 if TYPE_CHECKING:
@@ -23,7 +24,6 @@ _BACKENDS = {
     "torch": "kvbench.engine.attention.torch_backend:TorchAttention",
     "numba": "kvbench.engine.attention.numba_backend:NumbaAttention",
 }
-_AUTOMATIC = {"cpu": "numba", "cuda": "torch"}
 _DEVICES = {"numba": ("cpu",)}
 """Devices that a backend is bound to; those not named run anywhere."""
 
@@ -47,7 +47,7 @@ class AttentionBackend(Protocol):
 def attention_backend(name: str, device: str | torch.device) -> AttentionBackend:
     """A new backend; `auto` is numba on a CPU, torch on CUDA."""
     kind = torch.device(device).type
-    chosen = _AUTOMATIC.get(kind, "torch") if name == "auto" else name
+    chosen = ATTENTION.get(kind, "torch") if name == "auto" else name
     if chosen not in _BACKENDS:
         raise UsageError(f"unknown attention backend {name!r}", hint=f"one of auto, {', '.join(_BACKENDS)}")
     if kind not in _DEVICES.get(chosen, (kind,)):

@@ -1,0 +1,7 @@
+"""What `auto` stands for in the engine's settings, by the kind of device. Torch-free, so that a plan can say it."""
+
+ATTENTION = {"cpu": "numba", "cuda": "torch"}
+"""Attention backend."""
+
+WEIGHT_DTYPE = {"cpu": "fp32", "cuda": "bf16"}
+"""Dtype of weights and activations."""
