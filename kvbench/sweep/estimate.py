@@ -43,13 +43,14 @@ def estimate(plan: SweepPlan, results: Path) -> Estimate:
     """Expected times; a figure for orientation, never a promise."""
     engine_cases = [case for case in plan.runnable if case.job.kind == "engine"]
     known, rates = _from_newest_run(plan, results, engine_cases)
+    source = rates.source if rates else "no engine case to time"
     if rates is None and any(case.job.fingerprint not in known for case in engine_cases):
-        rates = _calibrated(plan, engine_cases[0])
+        rates, source = _calibrated(plan, engine_cases[0])
     case_s = {case.job.case_id: _one(case, known, rates) for case in plan.runnable}
     times = [value for value in case_s.values() if value is not None]
     startup = rates.startup_s if rates else PROCESS_START_S
     total = plan.repetitions * (sum(times) + startup) if len(times) == len(case_s) else None
-    return Estimate(case_s, total, rates.source if rates else "no engine case to time")
+    return Estimate(case_s, total, source)
 
 
 def _one(case: PlannedCase, known: dict[str, float], rates: Rates | None) -> float | None:
@@ -105,8 +106,8 @@ def _runs(results: Path) -> Iterator[Run]:
             continue
 
 
-def _calibrated(plan: SweepPlan, case: PlannedCase) -> Rates | None:
-    """Serve a handful of short prompts in a process of its own; None when even that does not work."""
+def _calibrated(plan: SweepPlan, case: PlannedCase) -> tuple[Rates | None, str]:
+    """Serve a handful of short prompts in a process of its own; without rates the text says why there are none."""
     asked = {
         "model": case.job.model,
         "engine": case.job.engine,
@@ -123,6 +124,10 @@ def _calibrated(plan: SweepPlan, case: PlannedCase) -> Rates | None:
             timeout=CALIBRATION_TIMEOUT_S,
             check=True,
         )
-        return Rates(**json.loads(done.stdout.splitlines()[-1]), source="one calibration step on this device")
-    except (subprocess.SubprocessError, ValueError, IndexError, TypeError):
-        return None
+    except subprocess.TimeoutExpired:
+        return None, f"nothing: the calibration step took more than {CALIBRATION_TIMEOUT_S} s"
+    except subprocess.CalledProcessError as error:
+        last = (error.stderr.strip().splitlines() or ["no reason given"])[-1]
+        return None, f"nothing: the calibration step failed: {last}"
+    rates = Rates(**json.loads(done.stdout.splitlines()[-1]), source="one calibration step on this device")
+    return rates, rates.source
