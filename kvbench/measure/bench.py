@@ -10,12 +10,15 @@ from typing import Any
 
 from kvbench.errors import KvbenchError
 from kvbench.measure.dominance import is_implied
+from kvbench.measure.environment import readings
 from kvbench.measure.job import PROGRESS, CaseJob, WorkerJob, sample_row
 from kvbench.paths import cache_dir
 from kvbench.spec.suite import KernelSettings, MeasureSettings, ModelSettings, SloSettings
 from kvbench.store.parts import Sample, now, write_part
 
 Send = Callable[..., None]
+ModelKey = tuple[str, str, int, str]
+"""Name, weights, seed and dtype: all that decides a model"""
 
 
 class PoisonedContextError(Exception):
@@ -30,8 +33,8 @@ class Bench:
         self._send = send
         self._measure = MeasureSettings.model_validate(job.suite["measure"])
         self._slo = SloSettings.model_validate(job.suite["slo"])
-        self._models: dict[tuple[str, str, int, str], Any] = {}
-        self._kv_errors: dict[tuple[Any, ...], dict[str, float]] = {}
+        self._models: dict[ModelKey, Any] = {}
+        self._kv_errors: dict[tuple[ModelKey, str, int], dict[str, float]] = {}
         self._out_of_memory = list(job.out_of_memory)
         self._poisoned = False
         import kvbench_kernels.cache
@@ -47,7 +50,7 @@ class Bench:
         from kvbench.measure.engine_case import Measured
 
         start = time.perf_counter()
-        started_at = now()
+        started_at, before = now(), readings()
         try:
             found = self._implied(case) or self._measured(case)
         except Exception as error:
@@ -60,7 +63,7 @@ class Bench:
         found.row["peak_rss_bytes"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
         write_part(
             Path(self._job.run_dir),
-            self._sample(case, found),
+            self._sample(case, found, {"before": before, "after": readings()}),
             max_steps=self._measure.max_steps_recorded,
         )
         return found.status, _headline(found.row, found.error)
@@ -88,7 +91,7 @@ class Bench:
                 kernel, self._job.device, min_time_s=self._measure.kernel_min_time_s, seed=self._measure.seed
             )
             return engine_case.Measured(row, warnings=warnings)
-        model = self._model(ModelSettings.model_validate(case.model), str((case.engine or {})["weight_dtype"]))
+        model = self._model(case)
         found = engine_case.measure_engine_case(case, model, self._measure, self._slo, self._tell(case))
         found.row |= self._kv_error(case, model)
         return found
@@ -96,18 +99,18 @@ class Bench:
     def _tell(self, case: CaseJob) -> Callable[[float], None]:
         return lambda share: self._send(PROGRESS, case.case_id, share=share)
 
-    def _model(self, wanted: ModelSettings, dtype: str) -> Any:
+    def _model(self, case: CaseJob) -> Any:
         from kvbench.engine.model import Model
         from kvbench.geometry.resolve import resolve_model
 
-        key = (wanted.name, wanted.weights, wanted.seed, dtype)
+        key = _model_key(case)
+        name, weights, seed, dtype = key
         if key not in self._models:
             self._models.clear()  # one at a time: the next may need the memory
-            if wanted.weights == "checkpoint":
-                self._models[key] = Model.from_pretrained(wanted.name, device=self._job.device, dtype=dtype)
+            if weights == "checkpoint":
+                self._models[key] = Model.from_pretrained(name, device=self._job.device, dtype=dtype)
             else:
-                geometry = resolve_model(wanted.name)
-                self._models[key] = Model.random(geometry, seed=wanted.seed, device=self._job.device, dtype=dtype)
+                self._models[key] = Model.random(resolve_model(name), seed=seed, device=self._job.device, dtype=dtype)
         return self._models[key]
 
     def _kv_error(self, case: CaseJob, model: Any) -> dict[str, float]:
@@ -115,7 +118,7 @@ class Bench:
         from kvbench.measure.kv_error import kv_error
 
         engine = case.engine or {}
-        key = (id(model), engine["kv_dtype"], engine["block_size"])
+        key = (_model_key(case), engine["kv_dtype"], engine["block_size"])
         if key not in self._kv_errors:
             self._kv_errors[key] = kv_error(model, engine["kv_dtype"], engine["block_size"])
         return self._kv_errors[key]
@@ -132,7 +135,7 @@ class Bench:
             self._poisoned = True
         return "error", text
 
-    def _sample(self, case: CaseJob, found: Any) -> Sample:
+    def _sample(self, case: CaseJob, found: Any, extra: dict[str, Any]) -> Sample:
         return Sample(
             case_id=case.case_id,
             sample=case.sample,
@@ -141,7 +144,13 @@ class Bench:
             requests=found.requests,
             steps=found.steps,
             workload_digest=case.workload_digest,
+            extra=extra,
         )
+
+
+def _model_key(case: CaseJob) -> ModelKey:
+    wanted = ModelSettings.model_validate(case.model)
+    return wanted.name, wanted.weights, wanted.seed, str((case.engine or {})["weight_dtype"])
 
 
 def _headline(row: dict[str, Any], error: str | None) -> dict[str, Any]:

@@ -43,7 +43,9 @@ class Measured:
 def measure_engine_case(
     case: CaseJob, model: Model, measure: MeasureSettings, slo: SloSettings, on_share: OnShare
 ) -> Measured:
-    """Serve the case's workload once from a cold cache and report everything that was seen."""
+    """Serve the case's workload once from a cold cache and report everything that was seen.
+
+    Raises `InternalError` when the engine's books do not add up afterwards: such numbers are not to be believed."""
     start = time.perf_counter()
     settings = EngineSettings.model_validate(case.engine)
     workload = _the_planned_workload(case)
@@ -54,6 +56,7 @@ def measure_engine_case(
     gc.collect()
     warm = time.perf_counter()
     served = serve(engine, workload, sampling=_sampling(case), on_step=_share_of(workload, on_share))
+    engine.check_invariants()
     metrics, warnings = case_metrics(
         served.requests,
         served.steps,

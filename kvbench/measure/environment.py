@@ -41,11 +41,18 @@ def capture(*, host: Host | None = None, nvml_module: Any = None) -> dict[str, d
                 "gpus": [gpu_noted(nvml, handle) for handle in handles] if nvml else [],
                 "variables": location_variables(),
             },
-            "volatile": {
-                "host": _readings(machine),
-                "gpus": [gpu_readings(nvml, handle) for handle in handles] if nvml else [],
-            },
+            "volatile": _volatile(machine, nvml, handles),
         }
+
+
+def readings() -> dict[str, Any]:
+    """Only what differs from one moment to the next: load, free memory, clocks, temperature, what holds clocks back."""
+    with open_nvml() as nvml:
+        return _volatile(Host(), nvml, nvml.handles() if nvml else [])
+
+
+def _volatile(host: Host, nvml: Nvml | None, handles: list[Any]) -> dict[str, Any]:
+    return {"host": _readings(host), "gpus": [gpu_readings(nvml, handle) for handle in handles] if nvml else []}
 
 
 def ranges(cpus: Iterable[int]) -> str:

@@ -64,7 +64,7 @@ class MeasureSettings(Settings):
     timeout_s: float = Field(default=600.0, gt=0)
     """A case that takes longer is stopped and recorded as `timeout`."""
     warmup_requests: int = Field(default=4, ge=0, le=10_000)
-    """Requests on foreign token ids before the first case of a process and whenever a new kernel variant comes up."""
+    """Requests on foreign token ids before every case, served again while new kernel variants come up."""
     seed: int = Field(default=0, ge=0, lt=2**63)
     """Seed of the order of cases."""
     threads: CountOrAuto = "auto"

@@ -33,7 +33,7 @@ IDENTITY_COLUMNS = (
     Column("steps_stride", "int64", "steps", "One step in so many is in `steps.parquet`; totals here are exact."),
     Column("started_at", "string", "", "When the sample began, UTC."),
     Column("finished_at", "string", "", "When its results were written, UTC; the order of execution."),
-    Column("extra", "string", "", "JSON: readings taken while the sample ran."),
+    Column("extra", "string", "", "JSON: load, memory, clocks and temperatures `before` and `after` the sample."),
 )
 
 

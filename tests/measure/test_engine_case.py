@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,7 @@ import pytest
 
 from kvbench.engine.engine import Engine
 from kvbench.engine.model import Model
+from kvbench.errors import InternalError
 from kvbench.geometry.presets import preset
 from kvbench.measure import engine_case
 from kvbench.measure.engine_case import Measured, measure_engine_case
@@ -18,6 +19,7 @@ from kvbench.measure.job import CaseJob
 from kvbench.spec.engine import EngineSettings
 from kvbench.spec.suite import MeasureSettings, SloSettings
 from kvbench.spec.workload import WorkloadSettings
+from kvbench.store.parts import read_parts
 from kvbench.workload.build import Workload, build_workload
 from kvbench.workload.sharing import explainable_hit_tokens
 
@@ -122,24 +124,16 @@ def test_a_trace_that_changes_during_the_sweep_is_noticed(model: Model, tmp_path
         _measure(model, job)
 
 
-Bench = Callable[..., Any]
-
-
 def test_m08_out_of_memory_is_typed_and_what_needs_more_is_not_tried(
     model: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The allocator gives up on one case: `oom`; the larger one is `oom_implied`; the smaller one still runs."""
-    from kvbench.measure.bench import Bench as RealBench
-    from kvbench.measure.job import WorkerJob
-    from kvbench.store.parts import read_parts
-
-    suite = {"measure": MeasureSettings().model_dump(mode="json"), "slo": SloSettings().model_dump(mode="json")}
     sizes = {"small": 1 << 20, "middle": 2 << 20, "large": 4 << 20}
     jobs = {
         name: replace(_job(ENGINE.model_copy(update={"kv_memory": size}))[0], case_id=name)
         for name, size in sizes.items()
     }
-    bench = RealBench(WorkerJob(str(tmp_path), "run", "cpu", 1, suite), lambda *_, **__: None)
+    bench = _bench(tmp_path)
     monkeypatch.setattr(bench, "_model", lambda *_: model)
     real = engine_case.measure_engine_case
 
@@ -155,3 +149,49 @@ def test_m08_out_of_memory_is_typed_and_what_needs_more_is_not_tried(
         "middle": "oom", "large": "oom_implied", "small": "ok",
     }  # fmt: skip
     assert problems == []
+
+
+def _bench(run_dir: Path) -> Any:
+    from kvbench.measure.bench import Bench as RealBench
+    from kvbench.measure.job import WorkerJob
+
+    (run_dir / "plan.json").write_text(json.dumps({"run_id": "run", "suite": {"name": "s"}, "cases": []}))
+    suite = {"measure": MeasureSettings().model_dump(mode="json"), "slo": SloSettings().model_dump(mode="json")}
+    return RealBench(WorkerJob(str(run_dir), "run", "cpu", 1, suite), lambda *_, **__: None)
+
+
+def test_books_that_do_not_add_up_after_a_case_are_an_error_and_no_numbers(
+    model: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(self: Engine) -> None:
+        raise InternalError("block 3 has 2 owners and ref count 1")
+
+    bench = _bench(tmp_path)
+    monkeypatch.setattr(bench, "_model", lambda *_: model)
+    monkeypatch.setattr(Engine, "check_invariants", broken)
+    assert bench.measure(_job()[0]) == ("error", {"error": "block 3 has 2 owners and ref count 1"})
+
+
+def test_numeric_error_belongs_to_the_model_even_where_two_stood_at_one_address(
+    model: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker keeps one model at a time, so the next may lie where the last one lay."""
+    asked: list[str] = []
+    monkeypatch.setattr("kvbench.measure.kv_error.kv_error", lambda *_: asked.append("") or {})
+    bench = _bench(tmp_path)
+    monkeypatch.setattr(bench, "_model", lambda *_: model)
+    for seed in (0, 0, 1):
+        bench.measure(replace(_job()[0], model={"seed": seed}))
+    assert len(asked) == 2
+
+
+def test_a_sample_keeps_what_the_machine_read_before_and_after_it(
+    model: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = _bench(tmp_path)
+    monkeypatch.setattr(bench, "_model", lambda *_: model)
+    bench.measure(_job()[0])
+    (part,), _ = read_parts(tmp_path)
+    found = json.loads(part.row["extra"])
+    assert found.keys() == {"before", "after"}
+    assert all(reading["host"].keys() >= {"load_average", "memory_available_bytes"} for reading in found.values())
