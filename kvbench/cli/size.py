@@ -56,7 +56,7 @@ def size(form: str, model: str, gpu: str | None, memory: str | None, **options: 
 
 def _device(gpu: str | None, memory: str | None) -> Device:
     from kvbench.devices.detect import detect
-    from kvbench.devices.facts import anonymous_device, known_device
+    from kvbench.devices.lookup import anonymous_device, known_device
 
     if gpu is not None and memory is not None:
         raise UsageError("--gpu and --memory are two ways to say one thing", hint="give one of them")

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, Literal
 
-from kvbench.devices.facts import Device, known_device
+from kvbench.devices.facts import Device
 from kvbench.devices.host import Host
+from kvbench.devices.lookup import known_device
 from kvbench.devices.nvml import Nvml, open_nvml
 from kvbench.errors import CannotRunError, UsageError
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from kvbench.devices.detect import detect
-from kvbench.devices.facts import anonymous_device, device_names, known_device
 from kvbench.devices.host import Host
+from kvbench.devices.lookup import anonymous_device, device_names, known_device
 from kvbench.devices.table import DEVICES
 from kvbench.errors import CannotRunError, UsageError
 from tests.devices.fakes import FakeNvml, fake_host
