@@ -12,7 +12,7 @@ from typing import Any
 from kvbench.analysis.pareto import pareto_front
 from kvbench.analysis.summary import CaseSummary, summarise
 from kvbench.errors import DataError, UsageError
-from kvbench.report.notes import case_notes, consistency_notes
+from kvbench.report.notes import case_notes, consistency_notes, import_notes
 from kvbench.store.case_columns import METRICS
 from kvbench.store.columns import Column
 from kvbench.store.run import Run
@@ -117,7 +117,7 @@ def build_report(run: Run, metrics: Sequence[str] = (), *, show_all: bool = Fals
     ]
     suite = run.plan["suite"]
     labels = {line.case_id: line.label(table.key_axes) for table in tables for line in table.lines}
-    notes = [*case_notes(summaries.values(), labels), *consistency_notes(rows, labels)]
+    notes = [*case_notes(summaries.values(), labels), *consistency_notes(rows, labels), *import_notes(run.plan)]
     return Report(run.run_id, str(suite["name"]), str(suite.get("title") or ""), tables, notes)
 
 

@@ -36,6 +36,24 @@ def consistency_notes(rows: Iterable[Mapping[str, Any]], labels: Mapping[str, st
     ]
 
 
+def import_notes(plan: Mapping[str, Any]) -> list[str]:
+    """What changed the requests on their way in (rows dropped, lengths clipped, scaling), once for each wording."""
+    cases: dict[str, int] = {}
+    texts: dict[str, set[str]] = {}
+    for case in plan["cases"]:
+        digest = case.get("workload_digest")
+        cases[digest] = cases.get(digest, 0) + 1
+        told = plan.get("workloads", {}).get(digest, {}).get("report", {})
+        for note in told.get("notes", ()):
+            texts.setdefault(f"{told.get('source', 'workload')}: {note}", set()).add(digest)
+    served = sum(count for digest, count in cases.items() if digest is not None)
+    return [f"note: {text}{_part(sum(cases[d] for d in digests), served)}" for text, digests in texts.items()]
+
+
+def _part(count: int, total: int) -> str:
+    return "" if count == total else f" ({count} of {total} engine cases)"
+
+
 def _condensed(texts: Mapping[str, set[str]], total: int) -> list[str]:
     """Warnings of one kind; beyond a few wordings only the most frequent ones, and how many more."""
     order = sorted(texts, key=lambda text: -len(texts[text]))

@@ -73,7 +73,7 @@ def _finished(
 def _notes(report: ImportReport, settings: WorkloadSettings, max_context: int | None) -> list[str]:
     """What changed the requests on their way in, one sentence each."""
     told = (
-        (sum(report.dropped.values()), "rows were dropped"),
+        *((count, f"rows were dropped: {reason}") for reason, count in sorted(report.dropped.items())),
         (report.out_of_order, "rows stood behind a later one and were sorted by arrival"),
         (report.clipped_inputs, f"prompts were clipped to {settings.max_input_tokens} tokens"),
         (report.clipped_outputs, f"outputs were clipped to {settings.max_output_tokens} tokens"),

@@ -195,3 +195,20 @@ def test_a_missing_value_is_a_dash_and_small_numbers_are_not_zero() -> None:
     assert metric_cell(1.5e-5, METRICS["error_max_abs"]) == "1.50e-05"
     assert metric_cell(2048, METRICS["host_offload_bytes"]) == "2.00 KiB"
     assert metric_cell(0.123, METRICS["prefix_hit_rate"]) == "12.3%"
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_what_importing_changed_is_noted_for_the_cases_it_concerns(tmp_path: Path, format: str) -> None:
+    """Dropped rows and clipped lengths are never silent: they stand below the table of every run."""
+    wanted = plan(2, 1)
+    wanted["cases"][0]["workload_digest"] = "w1"
+    wanted["cases"][1]["workload_digest"] = "w2"
+    report = {"source": "chat.csv", "notes": ["3 rows were dropped: zero input tokens"]}
+    wanted["workloads"] = {"w1": {"seed": 0, "report": report}, "w2": {"seed": 0, "report": {"notes": []}}}
+    with RunFolder.create(tmp_path, wanted) as folder:
+        for number in range(2):
+            folder.add(sample(number, 0))
+        run = open_run(folder.path)
+    if format != "csv":
+        expected = "note: chat.csv: 3 rows were dropped: zero input tokens (1 of 2 engine cases)"
+        assert expected in shown(run, format).replace("\\", "")

@@ -367,3 +367,25 @@ def test_forced_outputs_of_a_trace_are_private() -> None:
     outputs = [tuple(token_ids(r.output or (), 0, 10**9).tolist()) for r in workload.requests]
     assert len(set(outputs)) == len(outputs)
     assert [len(output) for output in outputs] == [r.output_tokens for r in workload.requests]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46,374,44\n2023-11-16 18:15:47,12",
+        "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46,nan,44\n",
+        "TIMESTAMP,ContextTokens\n1,2\n",
+        '{"input_tokens": 5, "output_tokens": tr',
+        '{"input_tokens": 5, "output_tokens": true}\n',
+    ],
+)
+def test_every_malformed_row_comes_with_a_way_out(write: Write, text: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        from_trace(write(text))
+    assert "docs/workloads.md" in (caught.value.hint or "")
+
+
+def test_notes_say_how_many_rows_were_dropped_and_why(write: Write) -> None:
+    rows = [f'{{"input_tokens": {tokens}, "output_tokens": 2, "arrival_s": 0}}\n' for tokens in (0, -1, 0, 5)]
+    notes = from_trace(write("".join(rows))).report.notes
+    assert {"2 rows were dropped: zero input tokens", "1 rows were dropped: negative tokens"} <= set(notes)

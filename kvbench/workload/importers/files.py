@@ -12,6 +12,7 @@ from typing import IO
 from kvbench.errors import UsageError
 
 _GZIP_MAGIC = b"\x1f\x8b"
+LINE_HINT = "correct or remove that line; docs/workloads.md describes every format"
 
 
 class TraceFile:
@@ -37,7 +38,7 @@ class TraceFile:
         except (EOFError, zlib.error, gzip.BadGzipFile) as error:
             raise UsageError(f"{self.path} is a broken gzip file: {error}", hint="fetch the trace again") from error
         except OSError as error:
-            raise UsageError(f"cannot read {self.path}: {error.strerror or error}") from error
+            raise self._unreadable(error) from error
 
     def first_line(self) -> str:
         """The first line that is not blank."""
@@ -52,11 +53,14 @@ class TraceFile:
             with self.path.open("rb") as stream:
                 return hashlib.file_digest(stream, "sha256").hexdigest()
         except OSError as error:
-            raise UsageError(f"cannot read {self.path}: {error.strerror or error}") from error
+            raise self._unreadable(error) from error
 
-    def error(self, problem: str, *, hint: str | None = None) -> UsageError:
+    def error(self, problem: str, *, hint: str = LINE_HINT) -> UsageError:
         """An error at the current line."""
         return UsageError(f"{self.path}:{max(self.line, 1)}: {problem}", hint=hint)
+
+    def _unreadable(self, error: OSError) -> UsageError:
+        return UsageError(f"cannot read {self.path}: {error.strerror or error}", hint="check the file's permissions")
 
     def _open(self) -> IO[bytes]:
         with self.path.open("rb") as stream:
