@@ -18,6 +18,7 @@ SINGLE_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
 _FLOATS = ("F64", "F32", "F16", "BF16")
 _SHOWN = 12
+_REFETCH = "the file is damaged: fetch it again"
 
 
 def check_not_quantised(folder: Path) -> None:
@@ -39,11 +40,11 @@ def read_json(path: Path) -> dict[str, Any]:
     except FileNotFoundError:
         raise UsageError(f"{path} does not exist", hint="give a folder with a Hugging Face config.json") from None
     except OSError as error:
-        raise UsageError(f"{path} cannot be read: {error.strerror}") from None
+        raise UsageError(f"{path} cannot be read: {error.strerror}", hint="check the file's permissions") from None
     except ValueError as error:
-        raise UsageError(f"{path} is not JSON: {error}") from None
+        raise UsageError(f"{path} is not JSON: {error}", hint=_REFETCH) from None
     if not isinstance(value, dict):
-        raise UsageError(f"{path} holds no JSON object")
+        raise UsageError(f"{path} holds no JSON object", hint=_REFETCH)
     return value
 
 
@@ -76,7 +77,7 @@ class Checkpoint:
         try:
             tensor: Tensor = self._file_of[name].get_tensor(name)
         except SafetensorError as error:
-            raise UsageError(f"{self._folder}: cannot read {name}: {error}") from None
+            raise UsageError(f"{self._folder}: cannot read {name}: {error}", hint=_REFETCH) from None
         return tensor
 
 
@@ -90,7 +91,7 @@ def _file_names(folder: Path) -> list[str]:
     if (folder / INDEX_FILE).is_file():
         shards = read_json(folder / INDEX_FILE).get("weight_map")
         if not isinstance(shards, dict) or not shards or not all(isinstance(v, str) for v in shards.values()):
-            raise UsageError(f"{folder / INDEX_FILE} has no weight_map of tensor names to file names")
+            raise UsageError(f"{folder / INDEX_FILE} has no weight_map of tensor names to file names", hint=_REFETCH)
         return sorted({Path(name).name for name in shards.values()})
     if (folder / SINGLE_FILE).is_file():
         return [SINGLE_FILE]
@@ -108,4 +109,4 @@ def _open(path: Path, device: torch.device) -> Any:
             f"{path} is named by {INDEX_FILE} but does not exist", hint="is the download complete?"
         ) from None
     except (SafetensorError, OSError) as error:
-        raise UsageError(f"{path} is not a whole safetensors file: {error}", hint="fetch it again") from None
+        raise UsageError(f"{path} is not a whole safetensors file: {error}", hint=_REFETCH) from None

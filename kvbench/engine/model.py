@@ -59,8 +59,7 @@ class Model:
         geometry = geometry_from_folder(folder)
         check_not_quantised(folder)
         place, name = _resolve(geometry, device, dtype)
-        checkpoint = Checkpoint(folder, place)
-        checkpoint.check(tensor_shapes(geometry), _ignored(geometry))
+        checkpoint = _checked(folder, geometry, place)
         return cls(geometry, assemble(geometry, checkpoint, WEIGHT_DTYPES[name]), place, name)
 
     @classmethod
@@ -75,6 +74,26 @@ class Model:
         """One step: stage the batch with the attention backend, store K and V of every token, and return the logits
         `[n, vocab]` float32 of `batch.logit_rows`."""
         return self._transformer.step(batch, store, attention)
+
+
+def check_folder(folder: str | Path, *, has_weights: bool = True) -> None:
+    """Raise the `UsageError` that making a model of this folder would raise, without reading a tensor.
+
+    With `has_weights` it is to be loaded, else its config.json only gives the geometry of random weights.
+    """
+    folder = Path(folder)
+    geometry = geometry_from_folder(folder)
+    _check_geometry(geometry)
+    inverse_frequencies(geometry)
+    if has_weights:
+        check_not_quantised(folder)
+        _checked(folder, geometry, torch.device("cpu"))
+
+
+def _checked(folder: Path, geometry: ModelGeometry, place: torch.device) -> Checkpoint:
+    checkpoint = Checkpoint(folder, place)
+    checkpoint.check(tensor_shapes(geometry), _ignored(geometry))
+    return checkpoint
 
 
 def _resolve(geometry: ModelGeometry, device: str, dtype: str) -> tuple[torch.device, str]:

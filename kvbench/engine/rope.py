@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from kvbench.geometry.model import ModelGeometry
 
 ROPE_TYPES = ("default", "linear", "llama3")
+_FIX = "correct config.json, or use another model"
 _LLAMA3_KEYS = ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings")
 
 
@@ -23,7 +24,9 @@ def inverse_frequencies(geometry: ModelGeometry) -> Tensor:
     Raises `UsageError` for a scaling type that the engine does not compute, or one with missing numbers.
     """
     if geometry.head_dim % 2:
-        raise UsageError(f"{geometry.name}: head_dim {geometry.head_dim} is odd; rotary embedding needs pairs")
+        raise UsageError(
+            f"{geometry.name}: head_dim {geometry.head_dim} is odd; rotary embedding needs pairs", hint=_FIX
+        )
     exponents = torch.arange(0, geometry.head_dim, 2, dtype=torch.float32) / geometry.head_dim
     frequencies = 1.0 / geometry.rope_theta**exponents
     scaling = geometry.rope_scaling or {}
@@ -42,7 +45,9 @@ def _llama3(frequencies: Tensor, name: str, scaling: dict[str, Any]) -> Tensor:
     """Long wavelengths are stretched by `factor`, short ones kept, those between blended (Llama 3.1 model card)."""
     factor, low, high, trained = _numbers(name, scaling, _LLAMA3_KEYS)
     if not low < high:
-        raise UsageError(f"{name}: llama3 rotary scaling needs low_freq_factor {low} < high_freq_factor {high}")
+        raise UsageError(
+            f"{name}: llama3 rotary scaling needs low_freq_factor {low} < high_freq_factor {high}", hint=_FIX
+        )
     turns = trained * frequencies / (2 * math.pi)
     kept_share = ((turns - low) / (high - low)).clamp(0.0, 1.0)
     return (1 - kept_share) * frequencies / factor + kept_share * frequencies
@@ -52,7 +57,7 @@ def _numbers(name: str, scaling: dict[str, Any], keys: tuple[str, ...]) -> list[
     values = [scaling.get(key) for key in keys]
     for key, value in zip(keys, values, strict=True):
         if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
-            raise UsageError(f"{name}: rotary scaling needs a positive number {key!r}, found {value!r}")
+            raise UsageError(f"{name}: rotary scaling needs a positive number {key!r}, found {value!r}", hint=_FIX)
     return [float(value) for value in values if value is not None]
 
 

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 FULL, WINDOW = "full_attention", "sliding_attention"
 LARGEST_CONFIG_BYTES = 16 << 20
+_REFETCH = "the file is damaged: fetch it again"
 MOST_LAYERS = 10_000
 
 
@@ -50,14 +51,14 @@ def geometry_from_config(config: dict[str, Any], name: str, source: str) -> Mode
 def _read(file: Path) -> dict[str, Any]:
     try:
         if file.stat().st_size > LARGEST_CONFIG_BYTES:
-            raise UsageError(f"{file} is too large to be a config.json")
+            raise UsageError(f"{file} is too large to be a config.json", hint=_REFETCH)
         config = json.loads(file.read_bytes())
     except FileNotFoundError:
         raise UsageError(f"{file} does not exist", hint="give a folder that holds a config.json") from None
     except OSError as error:
-        raise UsageError(f"cannot read {file}: {error.strerror}") from None
+        raise UsageError(f"cannot read {file}: {error.strerror}", hint="check the file's permissions") from None
     except (ValueError, RecursionError) as error:
-        raise UsageError(f"{file} is not valid JSON: {error}") from None
+        raise UsageError(f"{file} is not valid JSON: {error}", hint=_REFETCH) from None
     if not isinstance(config, dict):
         raise UsageError(f"{file} holds {type(config).__name__}, not an object", hint="a config.json is one object")
     return config

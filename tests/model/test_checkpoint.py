@@ -12,7 +12,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from kvbench.engine.model import Model
+from kvbench.engine.model import Model, check_folder
 from kvbench.errors import KvbenchError, UsageError
 from tests.checkpoints import prompts_of, reference_logits, write_checkpoint
 from tests.model.plain import PlainAttention, PlainStore, Tables
@@ -145,6 +145,19 @@ def test_a_damaged_folder_is_one_clear_error(folder: Path, damage: str) -> None:
     with pytest.raises(KvbenchError, match=named) as caught:
         Model.from_pretrained(folder)
     assert caught.value.exit_code == 2
+    assert caught.value.hint
+    with pytest.raises(KvbenchError) as unloaded:
+        check_folder(folder)
+    assert (unloaded.value.message, unloaded.value.hint) == (caught.value.message, caught.value.hint)
+
+
+def test_a_folder_for_random_weights_needs_no_tensors(folder: Path) -> None:
+    check_folder(folder)
+    (folder / WEIGHTS).unlink()
+    check_folder(folder, has_weights=False)
+    _edit_config(folder, hidden_act="gelu")
+    with pytest.raises(UsageError, match="gelu"):
+        check_folder(folder, has_weights=False)
 
 
 def test_a_shard_named_outside_the_folder_is_not_opened(folder: Path, tmp_path: Path) -> None:
