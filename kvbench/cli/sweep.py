@@ -12,6 +12,7 @@ from kvbench.errors import ExitCode
 
 if TYPE_CHECKING:
     from kvbench.spec.load import LoadedSuite
+    from kvbench.sweep.plan import SweepPlan
 
 
 @click.command()
@@ -52,10 +53,8 @@ def sweep(
       kvbench sweep traffic --trace requests.csv --limit 200 -a block_size=8,16,32
       kvbench sweep --resume results/<run>
     """
-    from kvbench.sweep.plan import make_plan
-
     loaded = _loaded(suite, resume, overrides, trace_options)
-    plan = make_plan(loaded, repetitions=repetitions or _repetitions_of(resume if suite is None else None))
+    plan = _planned(loaded, resume, repetitions, is_named_by_run=suite is None)
     if dry_run:
         from kvbench.sweep.dry_run import show
 
@@ -64,7 +63,7 @@ def sweep(
     return _run(plan, out, resume, run_implied, form)
 
 
-def _run(plan: Any, out: Path, resume: Path | None, run_implied: bool, form: str) -> int:
+def _run(plan: SweepPlan, out: Path, resume: Path | None, run_implied: bool, form: str) -> int:
     from kvbench.console import say
     from kvbench.report.tables import render_run
     from kvbench.sweep.run import run_plan
@@ -98,7 +97,13 @@ def _loaded(
     return apply_overrides(loaded, list(overrides)) if overrides else loaded
 
 
-def _repetitions_of(resume: Path | None) -> int | None:
-    from kvbench.sweep.resume import repetitions_of
+def _planned(loaded: LoadedSuite, resume: Path | None, repetitions: int | None, *, is_named_by_run: bool) -> SweepPlan:
+    """The plan; what an earlier run decided, and the command line leaves open, stays."""
+    from kvbench.sweep.plan import make_plan
+    from kvbench.sweep.resume import auto_kv_bytes_of, repetitions_of
 
-    return None if resume is None else repetitions_of(resume)
+    if resume is None:
+        return make_plan(loaded, repetitions=repetitions)
+    if repetitions is None and is_named_by_run:
+        repetitions = repetitions_of(resume)
+    return make_plan(loaded, repetitions=repetitions, auto_kv_bytes=auto_kv_bytes_of(resume))

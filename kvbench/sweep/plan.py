@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import random
 import sys
-from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,16 +18,16 @@ from kvbench.measure.job import CaseJob
 from kvbench.measure.kernel_geometry import one_layer
 from kvbench.spec.cases import Case, expand
 from kvbench.spec.engine import EngineSettings
+from kvbench.spec.fields import Settings
 from kvbench.spec.load import LoadedSuite
-from kvbench.spec.suite import Suite
+from kvbench.spec.suite import ModelSettings, Suite
 from kvbench.spec.workload import WorkloadSettings
 from kvbench.store.setting_columns import setting_row
 from kvbench.sweep import resolve
 from kvbench.sweep.code_digest import engine_digest, kernel_digest
+from kvbench.sweep.labels import labels
 from kvbench.workload.build import Workload, build_workload
 from kvbench.workload.sharing import explainable_hit_tokens
-
-LONG_LABEL = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +60,8 @@ class SweepPlan:
     cases: list[PlannedCase]
     auto_kv_bytes: int | None = None
     workloads: dict[str, Workload] = field(default_factory=dict)
+    models: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """Name → geometry and, of a checkpoint, its digest."""
 
     @property
     def suite(self) -> Suite:
@@ -100,6 +101,7 @@ class SweepPlan:
             "auto_kv_memory_bytes": self.auto_kv_bytes,
             "engine_digest": engine_digest(),
             "kernel_digest": kernel_digest(),
+            "models": self.models,
             "workloads": {digest: _workload_facts(w) for digest, w in self.workloads.items()},
             "cases": [_case_facts(case) for case in self.cases],
             "argv": sys.argv[1:],
@@ -109,15 +111,18 @@ class SweepPlan:
         return [case.job.case_id for case in self.cases]
 
 
-def make_plan(loaded: LoadedSuite, *, repetitions: int | None = None) -> SweepPlan:
-    """Resolve every case. Raises `UsageError` for what is wrong in the suite or its trace and `CannotRunError`, with
+def make_plan(loaded: LoadedSuite, *, repetitions: int | None = None, auto_kv_bytes: int | None = None) -> SweepPlan:
+    """Resolve every case; `auto_kv_bytes` is what an earlier part of the run resolved `kv_memory = "auto"` to.
+
+    Raises `UsageError` for what is wrong in the suite or its trace and `CannotRunError`, with
     the arithmetic, when no case at all can run on this machine."""
     suite = loaded.suite
     device = resolve.find_device(suite.measure.device)
     threads = Host().usable_cores() if suite.measure.threads == "auto" else int(suite.measure.threads)
     plan = SweepPlan(loaded, device, threads, repetitions or suite.measure.repetitions, [])
-    planner = _Planner(plan)
     cases = expand(suite)
+    plan.auto_kv_bytes = auto_kv_bytes or _auto_kv_bytes(cases, device)
+    planner = _Planner(plan)
     plan.cases = [planner.plan(case, label) for case, label in zip(cases, labels(cases), strict=True)]
     if not plan.runnable:
         first = plan.cases[0]
@@ -128,12 +133,38 @@ def make_plan(loaded: LoadedSuite, *, repetitions: int | None = None) -> SweepPl
     return plan
 
 
+def _auto_kv_bytes(cases: list[Case], device: Device) -> int | None:
+    """`kv_memory = "auto"`: the same bytes for every case that asks, as many as the neediest of them leaves. One that
+    leaves none is refused later, by its own arithmetic; when all do, that is the error."""
+    asking = {(case.model, case.engine) for case in cases if case.engine and case.engine.kv_memory == "auto"}
+    found: list[int] = []
+    error: CannotRunError | None = None
+    for model, engine in asking:
+        _, geometry = resolve.resolve_model_settings(model, device)
+        _check_built(geometry)
+        try:
+            found.append(resolve.auto_kv_bytes(device, geometry, engine))
+        except CannotRunError as refused:
+            error = refused
+    if error is not None and not found:
+        raise error
+    return min(found, default=None)
+
+
+def _check_built(geometry: ModelGeometry) -> None:
+    if geometry.family not in FAMILIES:
+        raise UsageError(
+            f"the engine cannot run {geometry.name} (family {geometry.family})",
+            hint=f"its transformer covers {', '.join(FAMILIES)}; `kvbench size` knows the others' arithmetic",
+        )
+
+
 class _Planner:
     """Resolves cases one by one and keeps what they share."""
 
     def __init__(self, plan: SweepPlan) -> None:
         self._plan = plan
-        self._workloads: dict[tuple[WorkloadSettings, int], Workload] = {}
+        self._workloads: dict[tuple[str, int], Workload] = {}
         self._explained: dict[tuple[str, int], int] = {}
 
     def plan(self, case: Case, label: str) -> PlannedCase:
@@ -141,11 +172,16 @@ class _Planner:
 
     def _kernel(self, case: Case, label: str) -> PlannedCase:
         assert case.kernel is not None
+        suite = self._plan.suite
         geometry = one_layer(case.kernel)
         memory = resolve.kernel_memory(case.kernel, geometry)
         attention = resolve.resolve_attention(case.kernel.attention, self._plan.device)
         kernel = case.kernel.model_copy(update={"attention": attention})
-        columns = {**self._columns(case, geometry), **setting_row({"kernel": kernel}), **case.axes}
+        columns = {
+            **self._columns(case, geometry),
+            **setting_row({"kernel": kernel, "measure": suite.measure}),
+            **case.axes,
+        }
         job = self._job(case, columns, geometry, {"kernel": kernel.model_dump(mode="json")})
         return PlannedCase(case, job, label, memory, refusal=resolve.does_not_fit(memory, self._plan.device))
 
@@ -154,19 +190,17 @@ class _Planner:
         assert case.workload is not None
         device = self._plan.device
         model, geometry = resolve.resolve_model_settings(case.model, device)
-        self._check_built(geometry)
-        engine = resolve.resolve_engine(case.engine, device, self._auto_kv(geometry, case.engine))
+        _check_built(geometry)
+        self._note_model(model, geometry)
+        engine = resolve.resolve_engine(case.engine, device, self._plan.auto_kv_bytes)
         limit = resolve.context_limit(engine, geometry)
         workload = self._workload(case.workload, limit)
         memory = resolve.engine_memory(geometry, engine, int(engine.kv_memory), device)
-        sections = {
-            "model": model.model_dump(mode="json"),
-            "engine": engine.model_dump(mode="json"),
-            "workload": case.workload.model_dump(mode="json"),
-        }
+        settings: dict[str, Settings] = {"model": model, "engine": engine, "workload": case.workload}
+        sections = {name: section.model_dump(mode="json") for name, section in settings.items()}
         columns = {
             **self._columns(case, geometry),
-            **setting_row({"model": model, "engine": engine, "workload": case.workload, "slo": self._plan.suite.slo}),
+            **setting_row({**settings, "measure": self._plan.suite.measure, "slo": self._plan.suite.slo}),
             **case.axes,
             "workload_digest": workload.digest,
             "sharing": workload.sharing_label(engine.block_size),
@@ -210,7 +244,7 @@ class _Planner:
             "workload": workload.digest if workload else None,
         }
         if case.kind == "engine" and case.model.weights == "checkpoint":
-            facts["checkpoint"] = resolve.checkpoint_digest(Path(sections["model"]["name"]))
+            facts["checkpoint"] = self._plan.models[sections["model"]["name"]]["checkpoint"]
         return CaseJob(
             case_id=case.case_id,
             sample=0,
@@ -230,18 +264,19 @@ class _Planner:
             "device": self._plan.device.kind,
             "device_name": self._plan.device.name,
             "threads": self._plan.threads,
-            "cache_state": self._plan.suite.measure.cache_state,
             "attention_mode": geometry.attention_mode,
         }
         return (
             columns if case.kind == "kernel" else {**columns, "model": geometry.name, "model_family": geometry.family}
         )
 
-    def _auto_kv(self, geometry: ModelGeometry, engine: EngineSettings) -> int | None:
-        """Resolved once per run, by the first case that asks, so that all cases get the same bytes."""
-        if engine.kv_memory == "auto" and self._plan.auto_kv_bytes is None:
-            self._plan.auto_kv_bytes = resolve.auto_kv_bytes(self._plan.device, geometry, engine)
-        return self._plan.auto_kv_bytes
+    def _note_model(self, model: ModelSettings, geometry: ModelGeometry) -> None:
+        """What the manifest says of a model; a checkpoint is read for it once."""
+        facts = self._plan.models.setdefault(
+            model.name, {"attention_mode": geometry.attention_mode, "geometry": asdict(geometry)}
+        )
+        if model.weights == "checkpoint" and "checkpoint" not in facts:
+            facts["checkpoint"] = resolve.checkpoint_digest(Path(model.name))
 
     def _workload(self, settings: WorkloadSettings, limit: int) -> Workload:
         if settings.source == "trace" and settings.trace is None:
@@ -249,7 +284,7 @@ class _Planner:
                 f"suite {self._plan.suite.name!r} needs a trace",
                 hint=f"kvbench sweep {self._plan.suite.name} --trace requests.csv",
             )
-        key = (settings, limit)
+        key = (settings.model_dump_json(), limit)
         if key not in self._workloads:
             self._workloads[key] = build_workload(settings, max_context=limit)
             self._plan.workloads[self._workloads[key].digest] = self._workloads[key]
@@ -262,33 +297,6 @@ class _Planner:
         if key not in self._explained:
             self._explained[key] = explainable_hit_tokens(workload, engine.block_size, geometry.vocab_size)
         return self._explained[key]
-
-    def _check_built(self, geometry: ModelGeometry) -> None:
-        if geometry.family not in FAMILIES:
-            raise UsageError(
-                f"the engine cannot run {geometry.name} (family {geometry.family})",
-                hint=f"its transformer covers {', '.join(FAMILIES)}; `kvbench size` knows the others' arithmetic",
-            )
-
-
-def labels(cases: list[Case]) -> list[str]:
-    """What to call each case in a line of talk: its axes, or of more than `LONG_LABEL` only those whose value is not
-    the commonest of their column (which still tells any two cases apart)."""
-    usual: dict[tuple[str, str], Any] = {}
-    for kind in ("engine", "kernel"):
-        same = [case for case in cases if case.kind == kind]
-        for name in same[0].axes if same else ():
-            usual[kind, name] = Counter(repr(case.axes[name]) for case in same).most_common(1)[0][0]
-    return [_label(case, usual) for case in cases]
-
-
-def _label(case: Case, usual: dict[tuple[str, str], Any]) -> str:
-    if case.kind == "kernel":
-        return f"kernel {case.label}" if case.axes else "kernel"
-    if len(case.axes) <= LONG_LABEL:
-        return case.label
-    shown = [f"{name}={value}" for name, value in case.axes.items() if repr(value) != usual[case.kind, name]]
-    return " ".join(shown) or "everything as usual"
 
 
 def _workload_facts(workload: Workload) -> dict[str, Any]:

@@ -104,7 +104,8 @@ def engine_memory(geometry: ModelGeometry, engine: EngineSettings, kv_bytes: int
     width = 2 if dtype == "fp32" else 1  # the budget counts activations at 16 bits
     working = width * activation_bytes(geometry, load.max_batch_tokens) + logit_bytes(geometry, load)
     runtime = DEVICE_CONTEXT_BYTES if device.kind == "cuda" else 0
-    return Memory(weight_bytes(geometry, dtype), kv_bytes, engine.host_memory, working + runtime)
+    host_tier = 0 if engine.offload == "none" else engine.host_memory
+    return Memory(weight_bytes(geometry, dtype), kv_bytes, host_tier, working + runtime)
 
 
 def kernel_memory(kernel: KernelSettings, geometry: ModelGeometry) -> Memory:

@@ -20,5 +20,11 @@ def repetitions_of(run: Path) -> int:
     return int(_plan(run)["repetitions"])
 
 
+def auto_kv_bytes_of(run: Path) -> int | None:
+    """What the run resolved `kv_memory = "auto"` to: the same for its later samples, however much is free by then."""
+    found = _plan(run).get("auto_kv_memory_bytes")
+    return found if isinstance(found, int) else None
+
+
 def _plan(run: Path) -> dict[str, Any]:
     return open_run(run).plan

@@ -21,6 +21,7 @@ from kvbench.store.run import Run, RunFolder, open_run
 from kvbench.sweep.headline import headline
 from kvbench.sweep.plan import PlannedCase, SweepPlan, make_plan
 from kvbench.sweep.progress import SweepProgress
+from kvbench.sweep.resume import auto_kv_bytes_of
 
 
 class SweepInterruptedError(KvbenchError):
@@ -43,7 +44,9 @@ def run_suite(
     Raises `SweepInterruptedError` after Ctrl-C, and `KvbenchError` for what cannot be run or written.
     """
     loaded = suite if isinstance(suite, LoadedSuite) else load_suite(suite)
-    return run_plan(make_plan(loaded, repetitions=repetitions), out=out, resume=resume, run_implied=run_implied)
+    earlier = auto_kv_bytes_of(Path(resume)) if resume else None
+    plan = make_plan(loaded, repetitions=repetitions, auto_kv_bytes=earlier)
+    return run_plan(plan, out=out, resume=resume, run_implied=run_implied)
 
 
 def run_plan(

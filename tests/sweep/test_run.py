@@ -25,6 +25,7 @@ def test_every_case_ends_as_rows_that_agree_with_each_other(mini: Mini, tmp_path
     run = run_suite(mini(), out=tmp_path / "out")
     assert list(run.cases["status"]) == ["ok", "ok"]
     assert list(run.cases["block_size"]) == [4, 16]
+    assert set(run.cases["cache_state"]) == {"cold"}
     for _, case in run.cases.iterrows():
         requests = run.requests[run.requests["case_id"] == case["case_id"]]
         steps = run.steps[run.steps["case_id"] == case["case_id"]]
@@ -114,6 +115,50 @@ def test_m12_repetitions_are_outermost_and_the_shuffled_order_is_in_the_manifest
     assert make_plan(suite, repetitions=2).to_dict()["order"] == run.plan["order"]
 
 
+def test_auto_kv_memory_stays_what_it_was_when_a_run_is_resumed(
+    mini: Mini, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Other memory is free by then; the samples that are there still count and later ones get the same bytes."""
+    suite = mini(('kv_memory = "1MiB"', 'kv_memory = "auto"'))
+    monkeypatch.setattr(plan_module.resolve, "free_memory_bytes", lambda kind: 64 << 20)
+    first = run_suite(suite, out=tmp_path)
+    monkeypatch.setattr(plan_module.resolve, "free_memory_bytes", lambda kind: 128 << 20)
+    second = run_suite(suite, resume=first.path)
+    assert list(second.cases["started_at"]) == list(first.cases["started_at"])
+    assert second.plan["auto_kv_memory_bytes"] == first.plan["auto_kv_memory_bytes"] > 0
+
+
+def test_auto_kv_memory_is_what_the_neediest_case_leaves_in_any_order(
+    mini: Mini, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every case gets the same bytes, and none is refused because a lighter one was asked first."""
+    monkeypatch.setattr(plan_module.resolve, "free_memory_bytes", lambda kind: 64 << 20)
+    plans = [
+        make_plan(
+            mini(
+                ('kv_memory = "1MiB"', 'kv_memory = "auto"'),
+                ('"engine.block_size" = [4, 16]', f'"engine.weight_dtype" = {order}'),
+            )
+        )
+        for order in ('["fp32", "bf16"]', '["bf16", "fp32"]')
+    ]
+    sizes = {case.job.engine["kv_memory"] for plan in plans for case in plan.cases}
+    assert sizes == {plans[0].auto_kv_bytes}
+    assert not any(case.refusal for plan in plans for case in plan.cases)
+
+
+def test_a_host_tier_counts_only_where_it_is_used(mini: Mini) -> None:
+    tier = '"engine.prefix_cache" = ["hash"]\n"engine.offload" = ["none", "host"]\n"engine.host_memory" = ["3MiB"]'
+    plan = make_plan(mini(('"engine.block_size" = [4, 16]', tier)))
+    assert [case.memory.host_tier for case in plan.cases] == [0, 3 << 20]
+
+
+def test_the_manifest_says_which_model_by_its_geometry(mini: Mini) -> None:
+    found = make_plan(mini()).to_dict()["models"]["tiny-llama"]
+    assert found["attention_mode"] == "gqa"
+    assert (found["geometry"]["num_layers"], found["geometry"]["groups"][0]["kv_heads"]) == (4, 2)
+
+
 def test_each_repetition_is_a_process_of_its_own(mini: Mini, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from kvbench.sweep import run as run_module
 
@@ -137,7 +182,9 @@ def test_a_suite_in_which_nothing_fits_is_refused_with_the_arithmetic(mini: Mini
 
 
 def test_a_case_that_does_not_fit_is_a_row_with_its_reason_and_the_others_run(mini: Mini, tmp_path: Path) -> None:
-    suite = mini(('"engine.block_size" = [4, 16]', '"engine.kv_memory" = ["1MiB", "100TiB"]'))
+    suite = mini(
+        ('kv_memory = "1MiB"\n', ""), ('"engine.block_size" = [4, 16]', '"engine.kv_memory" = ["1MiB", "100TiB"]')
+    )
     run = run_suite(suite, out=tmp_path)
     assert list(run.cases["status"]) == ["ok", "skipped"]
     assert "100 TiB" in run.cases["error"].iloc[1]

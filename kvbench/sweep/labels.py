@@ -1,0 +1,30 @@
+"""What to call a case in a line of talk."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+from kvbench.spec.cases import Case
+
+LONG_LABEL = 4
+
+
+def labels(cases: list[Case]) -> list[str]:
+    """What to call each case in a line of talk: its axes, or of more than `LONG_LABEL` only those whose value is not
+    the commonest of their column (which still tells any two cases apart)."""
+    usual: dict[tuple[str, str], Any] = {}
+    for kind in ("engine", "kernel"):
+        same = [case for case in cases if case.kind == kind]
+        for name in same[0].axes if same else ():
+            usual[kind, name] = Counter(repr(case.axes[name]) for case in same).most_common(1)[0][0]
+    return [_label(case, usual) for case in cases]
+
+
+def _label(case: Case, usual: dict[tuple[str, str], Any]) -> str:
+    if case.kind == "kernel":
+        return f"kernel {case.label}" if case.axes else "kernel"
+    if len(case.axes) <= LONG_LABEL:
+        return case.label
+    shown = [f"{name}={value}" for name, value in case.axes.items() if repr(value) != usual[case.kind, name]]
+    return " ".join(shown) or "everything as usual"
