@@ -1,6 +1,7 @@
 """`python -m kvbench.measure.calibrate`: one short serving of a model, to say how long a sweep may take.
 
-A rough figure on purpose: eight prompts of 128 tokens, sixteen outputs each, after one warm-up.
+A rough figure on purpose: eight prompts of 128 tokens, sixteen outputs each, after one warm-up; shorter ones where
+the context or the KV memory does not hold as many.
 """
 
 from __future__ import annotations
@@ -44,20 +45,27 @@ def calibrate(asked: dict[str, Any], start: float) -> dict[str, float]:
     dtype = settings.weight_dtype
     model = Model.random(resolve_model(asked["model"]["name"]), seed=0, device=asked["device"], dtype=dtype)
     engine = Engine(model, settings, max_context=asked["max_context"])
-    prompts = [[(7 * row + at) % model.geometry.vocab_size for at in range(INPUT_TOKENS)] for row in range(PROMPTS)]
+    inputs, outputs = shape_within(min(engine.sizes.max_context, engine.num_blocks * settings.block_size))
+    prompts = [[(7 * row + at) % model.geometry.vocab_size for at in range(inputs)] for row in range(PROMPTS)]
     engine.generate(prompts, 2)
     ready = time.perf_counter()
     engine.generate(prompts, 1)
     prefilled = time.perf_counter()
-    engine.generate(prompts, 1 + OUTPUT_TOKENS)
+    engine.generate(prompts, 1 + outputs)
     end = time.perf_counter()
     prefill_s = prefilled - ready
     decode_s = max(end - prefilled - prefill_s, 1e-6)
     return {
         "startup_s": ready - start,
-        "prefill_tokens_per_s": PROMPTS * INPUT_TOKENS / prefill_s,
-        "decode_tokens_per_s": PROMPTS * OUTPUT_TOKENS / decode_s,
+        "prefill_tokens_per_s": PROMPTS * inputs / prefill_s,
+        "decode_tokens_per_s": PROMPTS * outputs / decode_s,
     }
+
+
+def shape_within(room: int) -> tuple[int, int]:
+    """Tokens of a prompt, and outputs after the first, that fit a sequence of `room` tokens."""
+    outputs = max(1, min(OUTPUT_TOKENS, room // 4))
+    return max(1, min(INPUT_TOKENS, room - 1 - outputs)), outputs
 
 
 if __name__ == "__main__":
