@@ -127,9 +127,9 @@ class Bench:
         """`oom` for memory, `error` for the rest; a CUDA error other than memory poisons the context."""
         text = f"{type(error).__name__}: {error}".strip()
         if isinstance(error, KvbenchError):
-            return "error", error.message
+            return ("oom" if _is_out_of_memory(error) else "error"), error.message
         lowered = text.lower()
-        if isinstance(error, MemoryError) or "out of memory" in lowered or "can't allocate memory" in lowered:
+        if _is_out_of_memory(error):
             return "oom", text
         if "cuda error" in lowered or "acceleratorerror" in lowered:
             self._poisoned = True
@@ -151,6 +151,16 @@ class Bench:
 def _model_key(case: CaseJob) -> ModelKey:
     wanted = ModelSettings.model_validate(case.model)
     return wanted.name, wanted.weights, wanted.seed, str((case.engine or {})["weight_dtype"])
+
+
+def _is_out_of_memory(error: BaseException | None) -> bool:
+    """Whether an allocator gave up, here or in what our own error was raised from (torch has no common class)."""
+    while error is not None:
+        text = f"{type(error).__name__}: {error}".lower()
+        if isinstance(error, MemoryError) or "out of memory" in text or "can't allocate memory" in text:
+            return True
+        error = error.__cause__
+    return False
 
 
 def _headline(row: dict[str, Any], error: str | None) -> dict[str, Any]:

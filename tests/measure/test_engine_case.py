@@ -124,8 +124,24 @@ def test_a_trace_that_changes_during_the_sweep_is_noticed(model: Model, tmp_path
         _measure(model, job)
 
 
+def _torch_gives_up() -> None:
+    raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 2097152 bytes.")
+
+
+def _store_gives_up() -> None:
+    try:
+        _torch_gives_up()
+    except RuntimeError as error:
+        raise CannotRunError("2.00 MiB of KV cannot be allocated") from error
+
+
+def _python_gives_up() -> None:
+    raise MemoryError
+
+
+@pytest.mark.parametrize("give_up", [_torch_gives_up, _store_gives_up, _python_gives_up])
 def test_m08_out_of_memory_is_typed_and_what_needs_more_is_not_tried(
-    model: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    model: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, give_up: Callable[[], None]
 ) -> None:
     """The allocator gives up on one case: `oom`; the larger one is `oom_implied`; the smaller one still runs."""
     sizes = {"small": 1 << 20, "middle": 2 << 20, "large": 4 << 20}
@@ -139,7 +155,7 @@ def test_m08_out_of_memory_is_typed_and_what_needs_more_is_not_tried(
 
     def tight(case: CaseJob, *rest: Any) -> Measured:
         if case.engine is not None and case.engine["kv_memory"] > 1 << 20:
-            raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 2097152 bytes.")
+            give_up()
         return real(case, *rest)
 
     monkeypatch.setattr(engine_case, "measure_engine_case", tight)
