@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import pytest
 
 from kvbench.engine.engine import Engine
 from kvbench.engine.model import Model
-from kvbench.errors import InternalError
+from kvbench.errors import CannotRunError, InternalError
 from kvbench.geometry.presets import preset
 from kvbench.measure import engine_case
 from kvbench.measure.engine_case import Measured, measure_engine_case
