@@ -166,6 +166,7 @@ class _Planner:
         self._plan = plan
         self._workloads: dict[tuple[str, int], Workload] = {}
         self._explained: dict[tuple[str, int], int] = {}
+        self._checked: set[tuple[str, str]] = set()
 
     def plan(self, case: Case, label: str) -> PlannedCase:
         return self._kernel(case, label) if case.kind == "kernel" else self._engine(case, label)
@@ -271,7 +272,10 @@ class _Planner:
         )
 
     def _note_model(self, model: ModelSettings, geometry: ModelGeometry) -> None:
-        """What the manifest says of a model; a checkpoint is read for it once."""
+        """What the manifest says of a model; a folder is checked, and a checkpoint read, once."""
+        if (model.name, model.weights) not in self._checked:
+            resolve.check_model_folder(model.name, model.weights)
+            self._checked.add((model.name, model.weights))
         facts = self._plan.models.setdefault(
             model.name, {"attention_mode": geometry.attention_mode, "geometry": asdict(geometry)}
         )

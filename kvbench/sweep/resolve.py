@@ -12,8 +12,10 @@ from kvbench.devices.facts import Device
 from kvbench.engine.automatic import ATTENTION, WEIGHT_DTYPE
 from kvbench.errors import CannotRunError, UsageError
 from kvbench.geometry.budget import DEVICE_CONTEXT_BYTES, Load, activation_bytes, logit_bytes
+from kvbench.geometry.huggingface import geometry_from_folder
 from kvbench.geometry.memory import block_bytes, kv_bytes_per_token, pool_layout
 from kvbench.geometry.model import ModelGeometry
+from kvbench.geometry.presets import preset_names
 from kvbench.geometry.resolve import auto_model, resolve_model
 from kvbench.geometry.weights import weight_bytes
 from kvbench.measure.memory import free_memory_bytes
@@ -58,13 +60,26 @@ def find_device(wanted: str) -> Device:
 def resolve_model_settings(model: ModelSettings, device: Device) -> tuple[ModelSettings, ModelGeometry]:
     """The model by name, `auto` replaced; a checkpoint needs its folder."""
     name = auto_model(device.kind, device.memory_bytes) if model.name == "auto" else model.name
-    geometry = resolve_model(name)
-    if model.weights == "checkpoint" and not Path(name).is_dir():
+    if model.weights != "checkpoint":
+        geometry = resolve_model(name)
+    elif Path(name).is_dir():
+        geometry = geometry_from_folder(name)  # also where a preset has the same name
+    else:
         raise UsageError(
             f'model.weights = "checkpoint" needs a folder with safetensors, and {name!r} is none',
             hint='give the folder as model.name, or use weights = "random"',
         )
     return model.model_copy(update={"name": name}), geometry
+
+
+def check_model_folder(name: str, weights: str) -> None:
+    """Raise the `UsageError` of a folder that the engine could not run, so that no sample fails for it; a preset
+    needs no check. This imports torch."""
+    if weights != "checkpoint" and name.lower() in preset_names():
+        return
+    from kvbench.engine.model import check_folder
+
+    check_folder(name, has_weights=weights == "checkpoint")
 
 
 def resolve_engine(engine: EngineSettings, device: Device, auto_kv_bytes: int | None) -> EngineSettings:

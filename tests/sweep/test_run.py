@@ -17,6 +17,7 @@ from kvbench.store.run import RunFolder
 from kvbench.sweep import plan as plan_module
 from kvbench.sweep.plan import make_plan
 from kvbench.sweep.run import run_suite
+from tests.checkpoints import write_checkpoint
 
 Mini = Callable[..., LoadedSuite]
 
@@ -208,3 +209,26 @@ def test_a_suite_for_a_trace_says_so_when_there_is_none(mini: Mini) -> None:
     with pytest.raises(UsageError, match="needs a trace") as caught:
         make_plan(suite)
     assert "--trace" in (caught.value.hint or "")
+
+
+def test_a_damaged_checkpoint_is_refused_before_anything_is_written(mini: Mini, tmp_path: Path) -> None:
+    """Not a run in which every sample failed: one error, exit 2."""
+    folder = write_checkpoint("llama", tmp_path / "model")
+    suite = mini(('name = "tiny-llama"', f'name = "{folder}"\nweights = "checkpoint"'))
+    assert len(make_plan(suite).runnable) == 2
+    whole = (folder / "model.safetensors").read_bytes()
+    (folder / "model.safetensors").write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(UsageError, match="not a whole safetensors file"):
+        run_suite(suite, out=tmp_path / "results")
+    assert not (tmp_path / "results").exists()
+
+
+def test_a_checkpoint_is_its_folder_even_when_a_preset_has_its_name(
+    mini: Mini, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_checkpoint("llama", tmp_path / "tiny-llama")
+    monkeypatch.chdir(tmp_path)
+    as_random = make_plan(mini()).models["tiny-llama"]["geometry"]
+    loaded = make_plan(mini(('name = "tiny-llama"', 'name = "tiny-llama"\nweights = "checkpoint"')))
+    assert as_random["num_layers"] == 4
+    assert loaded.models["tiny-llama"]["geometry"]["num_layers"] == 3
