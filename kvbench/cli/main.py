@@ -14,7 +14,7 @@ from pathlib import Path
 import click
 
 from kvbench import __version__
-from kvbench.errors import ExitCode, KvbenchError
+from kvbench.errors import ExitCode, InternalError, KvbenchError
 
 # name -> (module:command, the line that `kvbench --help` prints without importing the module)
 COMMANDS: dict[str, tuple[str, str]] = {
@@ -81,6 +81,8 @@ def run(args: Sequence[str] | None = None) -> int:
         answer = cli.main(args=args, prog_name="kvbench", standalone_mode=False)
         sys.stdout.flush()
         return int(answer) if isinstance(answer, int) else ExitCode.OK
+    except InternalError as error:
+        return _our_bug(error)
     except KvbenchError as error:
         _complain(error.message, error.hint)
         return int(error.exit_code)
@@ -100,8 +102,12 @@ def run(args: Sequence[str] | None = None) -> int:
     except SystemExit as stop:
         return stop.code if isinstance(stop.code, int) else int(ExitCode.OK)
     except BaseException as error:
-        _complain(f"internal error: {type(error).__name__}: {error}", f"please report it with {_log(error)}")
-        return int(ExitCode.BUG)
+        return _our_bug(error)
+
+
+def _our_bug(error: BaseException) -> int:
+    _complain(f"internal error: {type(error).__name__}: {error}", f"please report it with {_log(error)}")
+    return int(ExitCode.BUG)
 
 
 def _complain(message: str, hint: str | None) -> None:

@@ -21,8 +21,8 @@ from numpy.typing import NDArray
 from kvbench.engine.telemetry import RequestRecord, StepRecord
 from kvbench.measure.warnings import Warning
 from kvbench.spec.suite import SloSettings
+from kvbench.store.case_columns import PERCENTILES
 
-PERCENTILES = (50, 90, 95, 99)
 FINISHED = frozenset({"length", "stop"})
 REJECTED = "rejected"
 HEAVY_RECOMPUTED_SHARE = 0.1
@@ -66,11 +66,6 @@ def case_metrics(
 def values_needed(percentile: int) -> int:
     """Fewest values for which this percentile is given: the least n with q^n ≤ 0.05."""
     return math.ceil(math.log(0.05) / math.log(percentile / 100))
-
-
-def status_of(metrics: dict[str, Value]) -> str:
-    """`ok`, or `invalid` for a case that measured nothing (M10)."""
-    return "ok" if any(value is not None for value in metrics.values()) else "invalid"
 
 
 def _counts(requests: Sequence[RequestRecord], finished: Sequence[RequestRecord]) -> dict[str, Value]:

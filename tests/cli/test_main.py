@@ -13,6 +13,7 @@ import pytest
 
 from kvbench.cli import main as main_module
 from kvbench.cli.main import COMMANDS, run
+from kvbench.errors import InternalError
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -71,17 +72,22 @@ def test_an_unknown_command_is_told_the_nearest(capsys: pytest.CaptureFixture[st
     assert "did you mean 'sweep'?" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("error", [ZeroDivisionError("division by zero"), InternalError("block 3 has two owners")])
 def test_our_own_bug_is_exit_70_and_its_traceback_goes_to_a_file(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    error: Exception, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    def fails(**_: object) -> None:
+        raise error
+
     monkeypatch.setenv("KVBENCH_CACHE_DIR", str(tmp_path))
-    monkeypatch.setattr(main_module.cli, "main", lambda **_: 1 / 0)
+    monkeypatch.setattr(main_module.cli, "main", fails)
     assert run(["doctor"]) == 70
     err = capsys.readouterr().err
     assert "Traceback" not in err
     (log,) = (tmp_path / "log").iterdir()
     assert str(log) in err
-    assert "ZeroDivisionError" in log.read_text()
+    assert f"{type(error).__name__}: {error}" in log.read_text()
+    assert str(error) in err
 
 
 def test_a_reader_that_goes_away_is_no_error() -> None:
