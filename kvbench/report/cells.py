@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import math
+from functools import cache
+from typing import Any
 
+from kvbench.store.case_columns import case_columns
 from kvbench.store.columns import Column
-from kvbench.tabulate import MISSING
+from kvbench.tabulate import MISSING, value_cell
 from kvbench.units import format_bytes, format_count, format_seconds
 
 _SHARES = ("share", "hit_rate", "utilisation", "agreement", "spread")
@@ -22,6 +25,18 @@ def metric_cell(value: float | None, column: Column) -> str:
     if any(word in column.name for word in _SHARES):
         return f"{value:.1%}"
     return _number(value, column)
+
+
+def setting_cell(name: str, value: Any) -> str:
+    """The value of an axis or a setting; bytes are scaled."""
+    if isinstance(value, int) and not isinstance(value, bool) and name in _sizes():
+        return format_bytes(value)
+    return value_cell(value)
+
+
+@cache
+def _sizes() -> frozenset[str]:
+    return frozenset(column.name for column in case_columns() if column.unit == "B")
 
 
 def metric_label(column: Column) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
 from kvbench.report.build import CaseLine, CaseTable, Report
-from kvbench.report.cells import metric_cell, metric_label
+from kvbench.report.cells import metric_cell, metric_label, setting_cell
 from kvbench.store.case_columns import METRICS
 from kvbench.store.columns import Column
 from kvbench.tabulate import MISSING, escape_markdown, markdown, one_line, value_cell
@@ -105,7 +105,7 @@ def _grid(table: CaseTable) -> Grid:
 
     for n, name in enumerate(table.axes):
         rank = 0 if name in table.key_axes else _SPARE_AXES + n
-        add(name, rank, lambda line, name=name: value_cell(line.axes.get(name)))  # type: ignore[misc]
+        add(name, rank, lambda line, name=name: setting_cell(name, line.axes.get(name)))  # type: ignore[misc]
     add("status", 0, lambda line: line.status)
     add("samples", 0, _samples)
     if table.has_pareto:
@@ -114,7 +114,7 @@ def _grid(table: CaseTable) -> Grid:
         rank = 1 + n if n < _MAIN_METRICS else _SPARE_METRICS + n
         add(metric_label(column), rank, lambda line, column=column: _metric(table, line, column), True)  # type: ignore[misc]
     for n, name in enumerate(table.facts):
-        add(name, _SPARE_FACTS + n, lambda line, name=name: value_cell(line.facts.get(name)))  # type: ignore[misc]
+        add(name, _SPARE_FACTS + n, lambda line, name=name: setting_cell(name, line.facts.get(name)))  # type: ignore[misc]
     return Grid(heads, [[cell(line) for cell in columns] for line in table.lines])
 
 

@@ -6,6 +6,7 @@ from collections import Counter
 from typing import Any
 
 from kvbench.spec.cases import Case
+from kvbench.units import format_bytes
 
 LONG_LABEL = 4
 
@@ -22,9 +23,16 @@ def labels(cases: list[Case]) -> list[str]:
 
 
 def _label(case: Case, usual: dict[tuple[str, str], Any]) -> str:
+    is_long = len(case.axes) > LONG_LABEL
+    shown = [
+        f"{name}={_in_words(name, value)}"
+        for name, value in case.axes.items()
+        if not is_long or repr(value) != usual[case.kind, name]
+    ]
     if case.kind == "kernel":
-        return f"kernel {case.label}" if case.axes else "kernel"
-    if len(case.axes) <= LONG_LABEL:
-        return case.label
-    shown = [f"{name}={value}" for name, value in case.axes.items() if repr(value) != usual[case.kind, name]]
-    return " ".join(shown) or "everything as usual"
+        return " ".join(["kernel", *shown])
+    return " ".join(shown) or ("everything as usual" if is_long else "engine")
+
+
+def _in_words(name: str, value: Any) -> str:
+    return format_bytes(value).replace(" ", "") if name.endswith("memory") and isinstance(value, int) else str(value)
