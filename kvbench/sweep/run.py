@@ -8,13 +8,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
-from typing import Any
 
 from kvbench.console import say
 from kvbench.errors import ExitCode, KvbenchError
 from kvbench.measure.environment import capture
 from kvbench.measure.job import FINISHED, PROGRESS, STARTED, CaseJob, Event, WorkerJob, sample_row
-from kvbench.measure.supervise import Lost, run_worker
+from kvbench.measure.supervise import Lost, OnEvent, OnLost, run_worker
 from kvbench.spec.load import LoadedSuite, load_suite
 from kvbench.store.parts import Sample
 from kvbench.store.run import Run, RunFolder, open_run
@@ -127,7 +126,7 @@ class _Sweep:
             run_implied=self.run_implied,
         )
 
-    def _listener(self, jobs: list[CaseJob], progress: SweepProgress) -> Any:
+    def _listener(self, jobs: list[CaseJob], progress: SweepProgress) -> OnEvent:
         by_id = {job.case_id: job for job in jobs}
 
         def on_event(event: Event) -> None:
@@ -143,7 +142,7 @@ class _Sweep:
 
         return on_event
 
-    def _loser(self, progress: SweepProgress) -> Any:
+    def _loser(self, progress: SweepProgress) -> OnLost:
         def on_lost(lost: Lost) -> None:
             if not self.folder.has((lost.case.case_id, lost.case.sample)):
                 self._store(lost.case, lost.case.sample, lost.status, lost.error)
