@@ -9,7 +9,6 @@ class ExitCode(IntEnum):
     """What the process answers; `docs/cli.md` has the same table."""
 
     OK = 0
-    ANSWER_IS_NO = 1
     USAGE = 2
     PARTIAL = 3
     CANNOT = 4

@@ -61,7 +61,7 @@ def cli() -> None:
     """Benchmark paged KV caches: which block size, KV dtype, batch policy, prefix-cache and offload
     settings should I serve with?
 
-    Data goes to stdout, talk to stderr. Exit codes: 0 fine, 1 the answer is no, 2 bad usage or input,
+    Data goes to stdout, talk to stderr. Exit codes: 0 fine, 2 bad usage or input,
     3 finished but some cases failed, 4 this machine cannot, 5 data missing or invalid, 70 our bug,
     130 interrupted.
     """
