@@ -126,7 +126,8 @@ def test_m11_a_disk_that_fills_up_stops_the_sweep_and_keeps_finished_samples(
 def test_a_sweep_that_lost_a_case_exits_3_and_keeps_the_rest(
     mini: Callable[..., LoadedSuite], tmp_path: Path, command: Spawn
 ) -> None:
-    suite = mini(('"engine.block_size" = [4, 16]', '"engine.kv_memory" = ["1MiB", "100TiB"]'))
+    sizes = '"engine.kv_memory" = ["1MiB", "100TiB"]'
+    suite = mini(('kv_memory = "1MiB"\n', ""), ('"engine.block_size" = [4, 16]', sizes))
     code, out, err = command("sweep", str(suite.path), "--out", str(tmp_path / "out")).end()
     assert code == 3, err
     assert "skipped" in out
