@@ -6,10 +6,12 @@ gets one plain line per event, coloured only when `FORCE_COLOR` asks for it.
 
 from __future__ import annotations
 
+import io
 import os
 import sys
+from collections.abc import Callable
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TextIO, cast
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -25,7 +27,43 @@ def talk() -> Console:
     """The console on stderr. `NO_COLOR` and `FORCE_COLOR` are honoured; neither moves the cursor in CI."""
     from rich.console import Console
 
-    return Console(stderr=True, highlight=False, soft_wrap=True, force_interactive=is_animated())
+    return Console(file=cast("TextIO", _Stderr()), highlight=False, soft_wrap=True, force_interactive=is_animated())
+
+
+class _Stderr(io.TextIOBase):
+    """The stderr of the moment. A listener that went away, or a log on a disk that is full, costs the talk and never
+    the sweep that talks."""
+
+    def write(self, text: str) -> int:
+        self._try(lambda: sys.stderr.write(text))
+        return len(text)
+
+    def flush(self) -> None:
+        self._try(lambda: sys.stderr.flush())
+
+    def isatty(self) -> bool:
+        return sys.stderr.isatty()
+
+    def fileno(self) -> int:
+        return sys.stderr.fileno()
+
+    @property
+    def encoding(self) -> str:  # type: ignore[override]
+        return sys.stderr.encoding
+
+    def _try(self, act: Callable[[], object]) -> None:
+        try:
+            act()
+        except OSError:
+            discard(sys.stderr)
+
+
+def discard(stream: TextIO) -> None:
+    """Send the stream nowhere from now on, with what it still holds: it would be tried once more at interpreter
+    exit."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, stream.fileno())
+    os.close(nowhere)
 
 
 def say(text: str, style: str | None = None) -> None:

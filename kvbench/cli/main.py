@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import errno
 import os
 import sys
 import time
@@ -14,6 +15,7 @@ from pathlib import Path
 import click
 
 from kvbench import __version__
+from kvbench.console import discard
 from kvbench.errors import ExitCode, InternalError, KvbenchError
 
 # name -> (module:command, the line that `kvbench --help` prints without importing the module)
@@ -26,6 +28,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "manifest": ("kvbench.cli.manifest:manifest", "Show or compare what a run controlled."),
     "doctor": ("kvbench.cli.doctor:doctor", "What would make numbers bad on this machine."),
 }
+
+_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 class LazyCommands(click.Group):
@@ -74,6 +78,7 @@ def main(args: Sequence[str] | None = None) -> None:
 
 def run(args: Sequence[str] | None = None) -> int:
     """Run one command line and return its exit code."""
+    _open_closed_streams()
     if hasattr(sys.stdout, "reconfigure"):
         # A stream that cannot spell "–" or "×" gets "?" instead of a traceback.
         sys.stdout.reconfigure(errors="replace")
@@ -96,13 +101,26 @@ def run(args: Sequence[str] | None = None) -> int:
         _complain("interrupted", None)
         return int(ExitCode.INTERRUPTED)
     except BrokenPipeError:
-        # The reader (head, less) has gone: nobody is left to complain to, not even at interpreter exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        # The reader (head, less) has gone: nobody is left to complain to.
+        discard(sys.stdout)
         return int(ExitCode.OK)
     except SystemExit as stop:
         return stop.code if isinstance(stop.code, int) else int(ExitCode.OK)
+    except OSError as error:
+        if error.errno not in _FULL:
+            return _our_bug(error)
+        discard(sys.stdout)
+        _complain(f"cannot write: {error.strerror}", "free some space, or send the output elsewhere")
+        return int(ExitCode.CANNOT)
     except BaseException as error:
         return _our_bug(error)
+
+
+def _open_closed_streams() -> None:
+    """Python has None for a stream that was closed before it started (`>&-`): what goes there goes nowhere."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
 
 
 def _our_bug(error: BaseException) -> int:

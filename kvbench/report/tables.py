@@ -47,7 +47,12 @@ def data_console() -> Console:
     """rich on stdout: the terminal's width, or none at all in a pipe or a file, where nothing may be cut off."""
     from rich.console import Console
 
+    class DataConsole(Console):
+        def on_broken_pipe(self) -> None:
+            """rich would end the process with exit code 1, which is an answer here; the command line knows better."""
+            raise BrokenPipeError
+
     if hasattr(sys.stdout, "reconfigure"):
         sys.stdout.reconfigure(errors="replace")
     width = None if sys.stdout.isatty() else _UNLIMITED
-    return Console(file=sys.stdout, highlight=False, markup=False, width=width)
+    return DataConsole(file=sys.stdout, highlight=False, markup=False, width=width)

@@ -90,17 +90,38 @@ def test_our_own_bug_is_exit_70_and_its_traceback_goes_to_a_file(
     assert str(error) in err
 
 
+def _shell(line: str) -> subprocess.CompletedProcess[str]:
+    line = line.replace("kvbench ", f"{sys.executable} -m kvbench ")
+    return subprocess.run(["/bin/bash", "-c", line], capture_output=True, text=True, check=False)
+
+
 def test_a_reader_that_goes_away_is_no_error() -> None:
-    done = subprocess.run(
-        f"{sys.executable} -m kvbench suites schema | head -n 1; exit ${{PIPESTATUS[0]}}",
-        shell=True,
-        executable="/bin/bash",
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = _shell("kvbench suites schema | head -n 1; exit ${PIPESTATUS[0]}")
     assert done.returncode == 0
     assert done.stderr == ""
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-"])
+def test_a_closed_stream_is_no_error(closed: str) -> None:
+    done = _shell(f"kvbench suites list {closed}")
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="a system without /dev/full")
+def test_output_that_finds_no_space_is_one_error() -> None:
+    done = _shell("kvbench suites schema > /dev/full")
+    assert done.returncode == 4
+    assert done.stderr.startswith("error: cannot write: No space left on device")
+    assert "hint: " in done.stderr
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="a system without /dev/full")
+@pytest.mark.parametrize("stderr", ["2> /dev/full", "2> >(true)"])
+def test_talk_that_nobody_can_hear_changes_nothing(stderr: str) -> None:
+    """A sweep goes on when its log is on a full disk or the reader of its progress has gone."""
+    code = "import time; from kvbench.console import say; time.sleep(1); [say('x' * 9000) for _ in range(20)]; print(7)"
+    done = _shell(f'"{sys.executable}" -c "{code}" {stderr}')
+    assert (done.returncode, done.stdout) == (0, "7\n")
 
 
 def test_m66_force_color_in_a_ci_log_moves_no_cursor() -> None:

@@ -212,3 +212,18 @@ def test_what_importing_changed_is_noted_for_the_cases_it_concerns(tmp_path: Pat
     if format != "csv":
         expected = "note: chat.csv: 3 rows were dropped: zero input tokens (1 of 2 engine cases)"
         assert expected in shown(run, format).replace("\\", "")
+
+
+def test_a_reader_that_goes_away_does_not_end_the_process_with_an_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """rich's own way out is exit code 1, which means "the answer is no" here."""
+
+    class Gone(io.StringIO):
+        def write(self, _: str) -> int:
+            raise BrokenPipeError
+
+    run = run_of(tmp_path, [{}])
+    monkeypatch.setattr("sys.stdout", Gone())
+    with pytest.raises(BrokenPipeError):
+        render_run(run)
