@@ -12,6 +12,7 @@ import click
 from kvbench import tabulate
 
 _LONGEST_CELL = 120
+_COMMENT = "# "
 
 format_option = click.option(
     "--format",
@@ -55,10 +56,19 @@ def emit(
 
 def emit_records(form: str, columns: Sequence[str], records: Sequence[Mapping[str, Any]], document: Any = None) -> None:
     """`emit` for an answer that is one list of raw values."""
+    emit(form, tables=[_table_of(columns, records)], columns=columns, records=records, document=document)
+
+
+def comment_table(title: str, columns: Sequence[str], records: Sequence[Mapping[str, Any]]) -> str:
+    """The list as a table in which every line is a comment of TOML."""
+    table = _plain(_table_of(columns, records), spare=len(_COMMENT))
+    return "\n".join(f"{_COMMENT}{line}".rstrip() for line in (tabulate.one_line(title), "", *table.splitlines()))
+
+
+def _table_of(columns: Sequence[str], records: Sequence[Mapping[str, Any]]) -> Table:
     values = [[record.get(name) for name in columns] for record in records]
     cells = [[tabulate.value_cell(value, limit=_LONGEST_CELL) for value in row] for row in values]
-    table = Table("", columns, cells, tabulate.number_columns(values))
-    emit(form, tables=[table], columns=columns, records=records, document=document)
+    return Table("", columns, cells, tabulate.number_columns(values))
 
 
 def _markdown(table: Table) -> str:
@@ -67,8 +77,9 @@ def _markdown(table: Table) -> str:
     return "\n\n".join(filter(None, parts))
 
 
-def _plain(table: Table) -> str:
+def _plain(table: Table, spare: int = 0) -> str:
     width = tabulate.stdout_width()
+    width = width and max(width - spare, 1)
     body = tabulate.aligned(table.columns, table.rows, right=table.numbers, width=width)
     title, footer = map(tabulate.one_line, (table.title, table.footer))
     return "\n".join(filter(None, (title, body, textwrap.fill(footer, width) if width else footer)))

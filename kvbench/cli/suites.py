@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from kvbench.cli.output import emit_records, format_option
+from kvbench.cli.output import comment_table, emit_records, format_option
 
 if TYPE_CHECKING:
     from kvbench.spec.cases import Case
@@ -32,9 +32,9 @@ def list_suites(form: str) -> None:
 @click.argument("name", metavar="NAME|FILE")
 @format_option
 def show(name: str, form: str) -> None:
-    """A suite with all defaults filled in, as TOML that can be saved and run, and its cases.
+    """A suite with all defaults filled in, as TOML that can be saved and run.
 
-    csv and md print the cases alone.
+    Its cases follow as comments; csv and md print the cases alone.
     """
     from kvbench.spec.cases import expand
     from kvbench.spec.effective import filled_in
@@ -43,10 +43,12 @@ def show(name: str, form: str) -> None:
 
     loaded = load_suite(name)
     cases = expand(loaded.suite)
-    if form == "table":
-        click.echo(f"{to_toml(filled_in(loaded.suite))}\n{len(cases)} {'case' if len(cases) == 1 else 'cases'}\n")
     columns = ["case_id", "kind", *dict.fromkeys(column for case in cases for column in case.axes)]
     records = [{"case_id": c.case_id, "kind": c.kind, **c.axes} for c in cases]
+    if form == "table":
+        counted = f"{len(cases)} {'case' if len(cases) == 1 else 'cases'}"
+        click.echo(f"{to_toml(filled_in(loaded.suite))}\n{comment_table(counted, columns, records)}")
+        return
     document = {"suite": filled_in(loaded.suite), "digest": loaded.digest, "cases": _as_data(cases)}
     emit_records(form, columns, records, document)
 

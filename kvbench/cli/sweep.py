@@ -17,7 +17,14 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("suite", required=False)
-@click.option("-a", "--axis", "overrides", multiple=True, metavar="KEY=V[,V…]", help="Replace a setting or an axis.")
+@click.option(
+    "-a",
+    "--axis",
+    "overrides",
+    multiple=True,
+    metavar="KEY=V[,V…]",
+    help="Replace a setting or an axis, as in block_size=8,16; repeatable.",
+)
 @click.option("--trace", type=click.Path(path_type=Path), help="Serve the requests of this recorded trace.")
 @click.option("--limit", type=click.IntRange(min=1), help="Only the first N requests of the trace.")
 @click.option("--scale-time", type=float, help="Multiply arrival times; 0.5 is twice the load.")

@@ -28,7 +28,13 @@ def workload() -> None:
 @click.option("--max-input-tokens", type=int, help="Clip longer prompts, and count them.")
 @click.option("--max-output-tokens", type=int, help="Clip longer outputs, and count them.")
 @click.option("--seed", type=int, help="Seed of whatever is drawn.")
-@click.option("--block-size", "block_sizes", type=click.IntRange(1, 1 << 20), multiple=True, help="Repeatable.")
+@click.option(
+    "--block-size",
+    "block_sizes",
+    type=click.IntRange(1, 1 << 20),
+    multiple=True,
+    help="Block size to count blocks and tail waste for; repeatable.",
+)
 @format_option
 def describe(source: str, trace_format: str | None, block_sizes: tuple[int, ...], form: str, **options: Any) -> None:
     """Distributions, arrivals, sharing and tail waste of a trace FILE or of the workloads of a SUITE."""
