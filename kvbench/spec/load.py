@@ -126,13 +126,27 @@ def _ignored(document: Document, expansion: Expansion) -> Iterator[Problem]:
     varied = {key for group in (document.data.get("axes", {}), *document.data.get("zip", [])) for key in group}
     moot = expansion.moot_everywhere
     for key in _fixed_keys(document.data):
-        parents = {key, *(key[:at] for at, letter in enumerate(key) if letter == ".")}
+        parents = _with_parents(key)
         if parents & varied:
             yield Problem(key, "is an axis as well; keep one of the two")
         elif overruled := parents & set(moot):
             yield Problem(key, f"has no effect while {moot[overruled.pop()]}; leave it out")
+    for place, key in _varied_places(document.data):
+        if overruled := _with_parents(key) & set(moot):
+            yield Problem(place, f"has no effect while {moot[overruled.pop()]}; leave it out")
     for place in expansion.idle_rules:
         yield Problem(place, "matches no case; expected a combination that the axes make")
+
+
+def _varied_places(data: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Where each varied key stands, and the key."""
+    yield from ((f"axes.{key}", key) for key in data.get("axes", {}))
+    for number, group in enumerate(data.get("zip", [])):
+        yield from ((f"zip.{number}.{key}", key) for key in group)
+
+
+def _with_parents(key: str) -> set[str]:
+    return {key, *(key[:at] for at, letter in enumerate(key) if letter == ".")}
 
 
 def _fixed_keys(data: Mapping[str, Any]) -> Iterator[str]:

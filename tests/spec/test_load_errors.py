@@ -86,6 +86,10 @@ def test_all_faults_are_listed_at_once_in_the_order_of_lines(tmp_path: Path) -> 
         ("[engine]\n[[exclude]]\nengine.block_size = 17\n", "2: exclude.0: matches no case"),
         ("[engine]\nblock_size = 8\n[axes]\nengine.block_size = [8, 16]\n", "2: engine.block_size: is an axis as well"),
         ('[engine]\nhost_memory = "1MiB"\n', '2: engine.host_memory: has no effect while engine.offload is "none"'),
+        (
+            "[engine]\n[[zip]]\nworkload.output_tokens = [8, 16]\nworkload.arrival.rate = [4, 2]\n",
+            'zip.0.workload.arrival.rate: has no effect while workload.arrival.kind is not "poisson"; leave it out',
+        ),
         ("[workload]\nsampling.top_k = 3\n", "has no effect while workload.sampling.temperature is 0"),
     ],
 )
