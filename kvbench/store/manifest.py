@@ -95,7 +95,8 @@ def differences(left: Mapping[str, Any], right: Mapping[str, Any]) -> list[Diffe
     """Every field in which two manifests differ, the controlled ones first."""
     found = []
     for name in CLASSES:
-        sides = [dict(_flat(_comparable(manifest, name))) for manifest in (left, right)]
+        sections = [_comparable(manifest, name) for manifest in (left, right)]
+        sides = [dict(_flat(_with_lone_entries_named(*pair))) for pair in (sections, sections[::-1])]
         for field in sorted(sides[0].keys() | sides[1].keys()):
             values = [side.get(field) for side in sides]
             if values[0] != values[1]:
@@ -109,6 +110,22 @@ def flat_fields(manifest: Mapping[str, Any]) -> list[tuple[FieldClass, str, Any]
         (name, field, value) for name in CLASSES for field, value in _flat(manifest.get(name, {}))
     ]
     return found + [("volatile", f"files.{name}", digest) for name, digest in manifest.get("files", {}).items()]
+
+
+def _with_lone_entries_named(section: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
+    """The section in which a case or workload that `other` lacks is one line instead of all its fields."""
+    named = dict(section)
+    for group in ("cases", "workloads"):
+        entries, others = section.get(group), other.get(group)
+        if isinstance(entries, Mapping) and isinstance(others, Mapping):
+            named[group] = {key: value if key in others else _named(value) for key, value in entries.items()}
+    return named
+
+
+def _named(entry: Any) -> str:
+    facts = entry if isinstance(entry, Mapping) else {}
+    requests = facts.get("requests")
+    return str(facts.get("label") or ("there" if requests is None else f"{requests} requests"))
 
 
 def _comparable(manifest: Mapping[str, Any], name: FieldClass) -> Any:

@@ -54,7 +54,8 @@ def test_controlled_differences_come_first_and_a_case_on_one_side_shows_as_missi
     found = differences(manifest(), right)
     classes = [d.field_class for d in found]
     assert classes == sorted(classes, key=["controlled", "environment", "volatile"].index)
-    assert any(d.field.startswith("cases.") and d.right is None for d in found)
+    lost = manifest()["controlled"]["cases"][-1]["case_id"]  # type: ignore[index]
+    assert [(d.field, d.right) for d in found if d.field.startswith("cases.")] == [(f"cases.{lost}", None)]
 
 
 def test_m12_the_order_of_execution_is_in_the_manifest(tmp_path: Path) -> None:
