@@ -9,29 +9,29 @@ from kvbench.spec.cases import Case
 from kvbench.units import format_bytes
 
 LONG_LABEL = 4
+COMMONEST = "the commonest value of every axis"
 
 
 def labels(cases: list[Case]) -> list[str]:
-    """What to call each case in a line of talk: its axes, or of more than `LONG_LABEL` only those whose value is not
-    the commonest of their column (which still tells any two cases apart)."""
-    usual: dict[tuple[str, str], Any] = {}
-    for kind in ("engine", "kernel"):
-        same = [case for case in cases if case.kind == kind]
-        for name in same[0].axes if same else ():
-            usual[kind, name] = Counter(repr(case.axes[name]) for case in same).most_common(1)[0][0]
-    return [_label(case, usual) for case in cases]
+    """What to call each case in a line of talk: the axes that vary among its kind, or of more than `LONG_LABEL` only
+    those whose value is not the commonest of their column (which still tells any two cases apart)."""
+    counts: dict[tuple[str, str], Counter[str]] = {}
+    for case in cases:
+        for name, value in case.axes.items():
+            counts.setdefault((case.kind, name), Counter())[repr(value)] += 1
+    return [_label(case, counts) for case in cases]
 
 
-def _label(case: Case, usual: dict[tuple[str, str], Any]) -> str:
-    is_long = len(case.axes) > LONG_LABEL
-    shown = [
-        f"{name}={_in_words(name, value)}"
-        for name, value in case.axes.items()
-        if not is_long or repr(value) != usual[case.kind, name]
-    ]
+def _label(case: Case, counts: dict[tuple[str, str], Counter[str]]) -> str:
+    varied = [name for name in case.axes if len(counts[case.kind, name]) > 1]
+    shown = varied or list(case.axes)
+    if len(varied) > LONG_LABEL:
+        usual = {name: counts[case.kind, name].most_common(1)[0][0] for name in varied}
+        shown = [name for name in varied if repr(case.axes[name]) != usual[name]]
+    words = [f"{name}={_in_words(name, case.axes[name])}" for name in shown] or ([COMMONEST] if varied else [])
     if case.kind == "kernel":
-        return " ".join(["kernel", *shown])
-    return " ".join(shown) or ("everything as usual" if is_long else "engine")
+        return " ".join(["kernel", *words])
+    return " ".join(words) or "engine"
 
 
 def _in_words(name: str, value: Any) -> str:
