@@ -192,5 +192,6 @@ def _refuse_unknown_arrivals(trace: Trace, settings: WorkloadSettings) -> None:
     if settings.arrival.kind == "recorded" and not trace.has_arrivals:
         raise UsageError(
             f'{trace.path} does not record when every request arrived, and arrival.kind = "recorded" needs that',
-            hint='set workload.arrival.kind = "all-at-once", or "poisson" with a rate',
+            hint="say how requests arrive: -a arrival.kind=all-at-once, or -a arrival.kind=poisson -a rate=2 "
+            "(per second); in a suite, workload.arrival",
         )

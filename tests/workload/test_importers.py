@@ -337,7 +337,7 @@ def test_unreadable_files_are_told_apart(tmp_path: Path, write: Write) -> None:
     _refused(write("\n \n"), "empty")
     _refused(write("TIMESTAMP,ContextTokens,GeneratedTokens\r\n"), "nothing under the header")
     _refused(write("TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46,0,1\n"), "zero input tokens")
-    _refused(write("hello,world\n1,2\n"), "no known trace format", line=1)
+    _refused(write("hello,world\n1,2\n"), "no known CSV trace has", line=1)
     _refused(write("[]\n"), "object", line=1)
     _refused(write("TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46,\xe9,1\n".encode("latin-1")), line=2)
     _refused(write("TIMESTAMP,ContextTokens,GeneratedTokens\n".encode("utf-16")), "UTF-8", line=1)

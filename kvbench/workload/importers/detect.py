@@ -32,11 +32,16 @@ def detect_format(file: TraceFile) -> str:
     shared = {name: len(sign & names) for name, sign in signs.items()}
     best = max(shared, key=lambda name: shared[name])
     if shared[best] == 0:
-        raise _unknown(file, names)
+        raise _unknown(file, names, is_json=is_json)
     return best
 
 
-def _unknown(file: TraceFile, names: set[str]) -> UsageError:
-    known = "; ".join(f"{name}: {', '.join(sorted(sign))}" for name, sign in {**_CSV_SIGNS, **_JSON_SIGNS}.items())
+def _unknown(file: TraceFile, names: set[str], *, is_json: bool) -> UsageError:
+    known = "; ".join(f"{kind}, {_listed(signs)}" for kind, signs in (("CSV", _CSV_SIGNS), ("JSON lines", _JSON_SIGNS)))
     found = ", ".join(shown(name) for name in sorted(names)[:8])
-    return file.error(f"no known trace format has {found}", hint=f"known formats and their names: {known}")
+    hint = f"rename yours to those of a known format: {known} (docs/workloads.md)"
+    return file.error(f"no known {'JSON lines' if is_json else 'CSV'} trace has {found}", hint=hint)
+
+
+def _listed(signs: dict[str, set[str]]) -> str:
+    return "; ".join(f"{name}: {', '.join(sorted(sign))}" for name, sign in signs.items())
