@@ -35,7 +35,10 @@ DERIVED = {
     "spread": Column("spread", "float64", "", "Largest − smallest sample of the main metric, over its median."),
     "copy_share": Column("copy_share", "float64", "", "Bytes per second over the measured copy rate.", "higher"),
 }
-_FACTS = ("model", "attention_mode", "device_name", "clock", "threads", "kv_memory", "sharing", "attention_backend")
+_FACTS = (
+    "model", "attention_mode", "device_name", "clock", "threads", "kv_memory", "sharing", "attention_backend",
+    "slo_ttft_s", "slo_tpot_s", "slo_e2e_s",
+)  # fmt: skip
 
 
 @dataclass(slots=True)

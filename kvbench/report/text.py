@@ -10,6 +10,7 @@ from kvbench.report.cells import metric_cell, metric_label, setting_cell
 from kvbench.store.case_columns import METRICS
 from kvbench.store.columns import Column
 from kvbench.tabulate import MISSING, escape_markdown, markdown, one_line, value_cell
+from kvbench.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -144,9 +145,9 @@ def _constant(name: str, value: object) -> str:
     if column is not None and isinstance(value, int | float):
         return f"{metric_label(column)} {metric_cell(value, column)}"
     if name == "kv_memory" and isinstance(value, int):
-        from kvbench.units import format_bytes
-
         return f"KV memory {format_bytes(value)}"
+    if name.startswith("slo_") and isinstance(value, int | float):
+        return f"SLO {name.removeprefix('slo_').removesuffix('_s').upper()} {format_seconds(value)}"
     return f"{name.removesuffix('_name').replace('_', ' ')} {value_cell(value)}"
 
 

@@ -73,10 +73,11 @@ def test_axes_come_first_then_status_then_headline_metrics_with_units(tmp_path: 
 
 
 def test_what_is_the_same_everywhere_is_said_once_above(tmp_path: Path) -> None:
-    text = shown(run_of(tmp_path, [{"threads": 2, "preemptions": 0}, {"threads": 2, "preemptions": 0}]))
+    text = shown(run_of(tmp_path, [{"threads": 2, "preemptions": 0, "slo_tpot_s": 0.1}] * 2))
     assert text.count("tiny") == 1
     assert "model tiny" in text
     assert "preemptions 0" in text.splitlines()[1]
+    assert "SLO TPOT 100 ms" in text
 
 
 def test_the_best_of_a_column_is_marked_in_every_tie_and_not_where_nothing_differs(tmp_path: Path) -> None:
