@@ -33,7 +33,12 @@ if TYPE_CHECKING:
 @click.option(
     "--out", type=click.Path(path_type=Path), default=Path("results"), show_default=True, help="Where runs go."
 )
-@click.option("--resume", type=click.Path(path_type=Path), metavar="RUN", help="Go on with an earlier run's folder; a larger -r adds samples.")
+@click.option(
+    "--resume",
+    type=click.Path(path_type=Path),
+    metavar="RUN",
+    help="Go on with an earlier run's folder; a larger -r adds samples.",
+)
 @click.option("--dry-run", is_flag=True, help="Print cases with expected time and memory; measure nothing.")
 @click.option("--run-implied", is_flag=True, help="Also try cases that need no less memory than one that ran out.")
 @format_option
