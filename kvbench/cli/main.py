@@ -89,7 +89,7 @@ def run(args: Sequence[str] | None = None) -> int:
     except InternalError as error:
         return _our_bug(error)
     except KvbenchError as error:
-        _complain(error.message, error.hint)
+        _complain(error.message, error.hint or _help_for(sys.argv[1:] if args is None else args))
         return int(error.exit_code)
     except click.exceptions.NoArgsIsHelpError as error:
         error.show()
@@ -134,6 +134,12 @@ def _complain(message: str, hint: str | None) -> None:
     say(f"error: {message}", style="red")
     if hint:
         say(f"\nhint: {hint}")
+
+
+def _help_for(args: Sequence[str]) -> str:
+    """The way out of an error that names none: the help of its command."""
+    command = next((name for name in args if name in COMMANDS), None)
+    return f"see kvbench {command} --help" if command else "see kvbench --help"
 
 
 def _complain_usage(error: click.ClickException) -> None:

@@ -291,6 +291,7 @@ class _Planner:
             )
         key = (settings.model_dump_json(), limit)
         if key not in self._workloads:
+            resolve.check_requests_fit(settings)
             self._workloads[key] = build_workload(settings, max_context=limit)
             self._plan.workloads[self._workloads[key].digest] = self._workloads[key]
         return self._workloads[key]

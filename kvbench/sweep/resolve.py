@@ -22,10 +22,13 @@ from kvbench.measure.memory import free_memory_bytes
 from kvbench.spec.cases import Case
 from kvbench.spec.engine import EngineSettings
 from kvbench.spec.suite import KernelSettings, ModelSettings
+from kvbench.spec.workload import WorkloadSettings
 from kvbench.units import format_bytes
 from kvbench.workload.build import Workload
 
 AUTO_SHARE = 0.9
+REQUEST_BYTES = 512
+"""Of a request in memory: 506 were measured over a million of one segment each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +83,16 @@ def check_model_folder(name: str, weights: str) -> None:
     from kvbench.engine.model import check_folder
 
     check_folder(name, has_weights=weights == "checkpoint")
+
+
+def check_requests_fit(workload: WorkloadSettings) -> None:
+    """Refuse to draw more requests than free memory can list: Linux would kill the process half-way."""
+    need, free = workload.requests * REQUEST_BYTES, free_memory_bytes("cpu")
+    if workload.source == "synthetic" and need > free:
+        raise CannotRunError(
+            f"{workload.requests:,} requests take {format_bytes(need)} to list, and {format_bytes(free)} is free",
+            hint="make workload.requests smaller",
+        )
 
 
 def resolve_engine(engine: EngineSettings, device: Device, auto_kv_bytes: int | None) -> EngineSettings:

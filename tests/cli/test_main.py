@@ -13,7 +13,7 @@ import pytest
 
 from kvbench.cli import main as main_module
 from kvbench.cli.main import COMMANDS, run
-from kvbench.errors import InternalError
+from kvbench.errors import InternalError, UsageError
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -65,6 +65,17 @@ def test_bad_usage_is_exit_2_with_a_hint(arguments: list[str], capsys: pytest.Ca
     err = capsys.readouterr().err
     assert err.startswith("error: ")
     assert "hint: " in err
+
+
+def test_an_error_without_a_hint_of_its_own_points_at_the_commands_help(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fails(**_: object) -> None:
+        raise UsageError("no")
+
+    monkeypatch.setattr(main_module.cli, "main", fails)
+    assert run(["size", "--model", "x"]) == 2
+    assert capsys.readouterr().err == "error: no\n\nhint: see kvbench size --help\n"
 
 
 def test_an_unknown_command_is_told_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:

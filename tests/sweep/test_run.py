@@ -232,3 +232,10 @@ def test_a_checkpoint_is_its_folder_even_when_a_preset_has_its_name(
     loaded = make_plan(mini(('name = "tiny-llama"', 'name = "tiny-llama"\nweights = "checkpoint"')))
     assert as_random["num_layers"] == 4
     assert loaded.models["tiny-llama"]["geometry"]["num_layers"] == 3
+
+
+def test_more_requests_than_memory_can_list_are_refused_at_once(mini: Mini, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plan_module.resolve, "free_memory_bytes", lambda _: 1 << 30)
+    with pytest.raises(CannotRunError, match=r"90,000,000 requests take 42\.9 GiB") as caught:
+        make_plan(mini(("requests = 4", "requests = 90_000_000")))
+    assert "workload.requests" in (caught.value.hint or "")
