@@ -72,5 +72,13 @@ def _bar(total: int, done: int) -> tuple[Any, Any]:
     )
 
     columns = (MofNCompleteColumn(), BarColumn(bar_width=24), TimeElapsedColumn(), TimeRemainingColumn())
-    progress = Progress(*columns, TextColumn("{task.description}"), console=talk(), transient=True)
+    progress = Progress(
+        *columns,
+        TextColumn("{task.description}"),
+        console=talk(),
+        transient=True,
+        # Our console writes to the stderr of the moment: redirected to the console, it would call itself for ever.
+        redirect_stdout=False,
+        redirect_stderr=False,
+    )
     return progress, progress.add_task("starting", total=total, completed=done)
