@@ -41,7 +41,6 @@ class WorkerJob:
     """What one worker process does: the given cases in the given order, each written as a part when it is done."""
 
     run_dir: str
-    run_id: str
     device: str
     threads: int
     suite: dict[str, Any]

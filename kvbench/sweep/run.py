@@ -117,7 +117,6 @@ class _Sweep:
         suite = self.plan.suite
         return WorkerJob(
             run_dir=str(self.folder.path.resolve()),
-            run_id=self.folder.run_id,
             device=self.plan.device.kind,
             threads=self.plan.threads,
             suite={"measure": suite.measure.model_dump(mode="json"), "slo": suite.slo.model_dump(mode="json")},

@@ -174,7 +174,7 @@ def _bench(run_dir: Path) -> Any:
 
     (run_dir / "plan.json").write_text(json.dumps({"run_id": "run", "suite": {"name": "s"}, "cases": []}))
     suite = {"measure": MeasureSettings().model_dump(mode="json"), "slo": SloSettings().model_dump(mode="json")}
-    return RealBench(WorkerJob(str(run_dir), "run", "cpu", 1, suite), lambda *_, **__: None)
+    return RealBench(WorkerJob(str(run_dir), "cpu", 1, suite), lambda *_, **__: None)
 
 
 def test_books_that_do_not_add_up_after_a_case_are_an_error_and_no_numbers(

@@ -36,7 +36,7 @@ for case in job["cases"]:
 
 def _job(*names: str, timeout_s: float = 30.0) -> WorkerJob:
     cases = [CaseJob(name, 0, "engine", "f", {}, {}, timeout_s=timeout_s) for name in names]
-    return WorkerJob("run", "id", "cpu", 1, {}, cases)
+    return WorkerJob("run", "cpu", 1, {}, cases)
 
 
 @pytest.fixture
