@@ -23,7 +23,9 @@ Int64s = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class CacheGroup:
-    """A layer group as the bookkeeping sees it."""
+    """Layers that share a block table, as the bookkeeping sees them: one piece of `geometry.memory.pool_layout`.
+
+    A query at position p of a `window` group reads positions max(0, p − window + 1) … p; blocks below are freed."""
 
     kind: Literal["full", "window", "latent"] = "full"
     window: int | None = None
@@ -31,7 +33,9 @@ class CacheGroup:
 
 @dataclass(frozen=True, slots=True)
 class CacheSettings:
-    """Sizes and policies of one manager. `namespace` is mixed into every prefix key (model, KV dtype …)."""
+    """Sizes and policies of one manager. `namespace` is mixed into every prefix key (model, KV dtype …).
+
+    `step_tokens` and `decode_tokens` cap what a window group may hold, and so what is promised to it."""
 
     block_size: int
     num_blocks: int
@@ -44,6 +48,10 @@ class CacheSettings:
     eviction: str = "lru"
     host_blocks: int = 0
     namespace: bytes = b""
+    step_tokens: int | None = None
+    """Most tokens of one sequence that a step computes while not all of its known tokens are computed; None: all"""
+    decode_tokens: int = 1
+    """Most tokens that a step adds to a sequence whose known tokens are computed: 1, and the drafts"""
 
 
 @dataclass(slots=True)

@@ -59,17 +59,19 @@ def mean_tail_share(mean_tokens: float, block_size: int) -> float:
     return (block_size - 1) / (2 * mean_tokens)
 
 
-def group_blocks(group: LayerGroup, tokens: int, block_size: int, chunk: int = 1) -> int:
+def group_blocks(group: LayerGroup, tokens: int, block_size: int, chunk: int | None = 1) -> int:
     """Most blocks that a sequence of `tokens` holds in one layer group; the one cap for sizing, admission and
-    execution.
-
-    A window layer never holds more than its window plus the `chunk` tokens of the step in flight, wherever they fall
-    in their blocks: ⌈(W − 1 + chunk) / B⌉ + 1.
-    """
+    execution. `chunk` is the most tokens that one step computes of it, None when it may be all of them."""
     blocks = -(-tokens // block_size)
-    if group.window is None:
+    if group.window is None or chunk is None:
         return blocks
-    return min(blocks, -(-(group.window - 1 + chunk) // block_size) + 1)
+    return min(blocks, window_blocks(group.window, block_size, chunk))
+
+
+def window_blocks(window: int, block_size: int, chunk: int) -> int:
+    """Blocks of window layers that hold the window and the `chunk` tokens of the step in flight, wherever they fall in
+    their blocks: ⌈(W − 1 + chunk) / B⌉ + 1."""
+    return -(-(window - 1 + chunk) // block_size) + 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +104,7 @@ class PoolLayout:
         """Padding as a share of one block of every piece."""
         return self.padding_bytes / (self.block_bytes * len(self.pieces))
 
-    def sequence_blocks(self, tokens: int, chunk: int = 1) -> int:
+    def sequence_blocks(self, tokens: int, chunk: int | None = 1) -> int:
         """Most blocks that one sequence of `tokens` holds at once, over all pieces."""
         return sum(group_blocks(piece.group, tokens, self.block_size, chunk) for piece in self.pieces)
 
@@ -113,14 +115,14 @@ class PoolLayout:
             for piece in self.pieces
         )
 
-    def longest_sequence(self, blocks: int, chunk: int = 1) -> int | None:
+    def longest_sequence(self, blocks: int, chunk: int | None = 1) -> int | None:
         """Tokens of the longest single sequence that `blocks` can hold; None when windows make it endless."""
         full = sum(piece.group.window is None for piece in self.pieces)
-        if full == 0:
+        if full == 0 and chunk is not None:
             return None if blocks >= self.sequence_blocks(2**62, chunk) else self._longest(blocks, chunk)
         return self._longest(blocks, chunk)
 
-    def _longest(self, blocks: int, chunk: int) -> int:
+    def _longest(self, blocks: int, chunk: int | None) -> int:
         low, high = 0, blocks
         while low < high:
             middle = (low + high + 1) // 2

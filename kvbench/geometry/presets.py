@@ -54,6 +54,13 @@ _PRESETS: dict[str, tuple[str, dict[str, Any]]] = {
     "tiny-llama": ("kvbench: llama shape for a CPU", _tiny("llama")),
     "tiny-qwen2": ("kvbench: qwen2 shape for a CPU", _tiny("qwen2", tie_word_embeddings=True)),
     "tiny-qwen3": ("kvbench: qwen3 shape for a CPU", _tiny("qwen3")),
+    "tiny-mistral": ("kvbench: mistral shape for a CPU, a window of 64 in every layer", _tiny(
+        "mistral", sliding_window=64,
+    )),
+    "tiny-gemma3": ("kvbench: gemma3 shape for a CPU, one full layer in four, windows of 64", _tiny(
+        "gemma3_text", sliding_window=64, sliding_window_pattern=4, rope_theta=1_000_000.0,
+        rope_local_base_freq=10_000.0, query_pre_attn_scalar=32, tie_word_embeddings=True,
+    )),
     "small-llama": ("kvbench: llama shape for a CPU, 8 layers × 512", {
         "model_type": "llama", "hidden_size": 512, "intermediate_size": 1376, "num_hidden_layers": 8,
         "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 64, "vocab_size": 32_000,

@@ -57,6 +57,13 @@ def test_every_preset_names_its_source_and_covers_each_layer_once() -> None:
         assert sorted(layer for group in g.groups for layer in group.layers) == list(range(g.num_layers))
 
 
+def test_the_small_window_models_have_windows_of_64_in_all_layers_and_in_three_of_four() -> None:
+    (only,) = preset("tiny-mistral").groups
+    assert (only.kind, only.layers, only.window) == ("window", (0, 1, 2, 3), 64)
+    full, window = preset("tiny-gemma3").groups
+    assert (full.layers, window.layers, window.window) == ((3,), (0, 1, 2), 64)
+
+
 def test_gemma_has_one_full_layer_in_six_and_gpt_oss_one_in_two() -> None:
     full, window = preset("gemma-3-12b").groups
     assert full.layers == tuple(range(5, 48, 6))
