@@ -21,6 +21,7 @@ import numpy as np
 
 from kvbench.cache.manager import make_manager
 from kvbench.cache.types import CacheSettings
+from kvbench.engine.copies import Moved
 from kvbench.engine.job import Job
 from kvbench.engine.keys import token_keys
 from kvbench.engine.prepare import prepare_batch
@@ -32,12 +33,6 @@ from kvbench.spec.engine import EngineSettings
 RUNNING = 256
 BAR_US = 300.0
 PARTS = ("schedule", "prepare", "commit", "record", "release")
-
-
-@dataclass
-class NoMove:
-    offload_bytes: int = 0
-    promotion_stall_s: float = 0.0
 
 
 @dataclass
@@ -76,7 +71,7 @@ class Bench:
         marks.append(time.perf_counter())
         finished = self.scheduler.commit(schedule, tokens[: len(sampling)], 0.0)
         marks.append(time.perf_counter())
-        self.recorder.step(schedule, self.manager.stats(), NoMove(), (0.0, 0.0))
+        self.recorder.step(schedule, self.manager.stats(), Moved(), (0.0, 0.0))
         marks.append(time.perf_counter())
         self.scheduler.release(finished)
         for sequence in finished:

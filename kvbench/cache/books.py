@@ -22,6 +22,7 @@ from kvbench.cache.host_tier import HostTier
 from kvbench.cache.pool import BlockPool
 from kvbench.cache.prefix import HashIndex, Labels
 from kvbench.cache.tables import BlockTables
+from kvbench.cache.tier_order import make_tier_order
 from kvbench.cache.types import CacheStats, Int64s, Transfers
 from kvbench.errors import InternalError
 
@@ -49,12 +50,16 @@ class Books:
         self.policy = make_policy(settings.eviction, self.pool)
         self.labels = Labels(settings.num_blocks if self.caching else 0, settings.block_size)
         self.indexes = [HashIndex(self.pool, self.labels, self.policy, group) for group in range(self.num_groups)]
-        self.host = HostTier(settings.host_blocks, settings.block_size) if settings.host_blocks else None
+        self.host = self._host_tier(settings) if settings.host_blocks else None
         for index in self.indexes:
             index.lower_tier = self.host
         self.pending = Transfers()
         self.parked: list[Int64s] = []
         self.totals = CacheStats(blocks_total=settings.num_blocks, host_blocks_total=settings.host_blocks)
+
+    def _host_tier(self, settings: CacheSettings) -> HostTier:
+        order = make_tier_order(settings.host_eviction, settings.host_blocks)
+        return HostTier(settings.host_blocks, settings.block_size, order)
 
     def supply(self) -> int:
         """Blocks that a newcomer may take."""

@@ -1,7 +1,7 @@
 """Ledger of the host tier: evicted device blocks whose contents still lie in host memory.
 
 The tier extends the prefix cache. It is inclusive: a promoted block keeps its host copy, which is reclaimed like any
-other when it becomes the least recently used. A block with a copy under way, in or out, is pinned.
+other. A block with a copy under way, in or out, is pinned.
 Host block ids run from 0 to `num_blocks` − 1.
 """
 
@@ -16,19 +16,17 @@ from kvbench.errors import InternalError
 
 if TYPE_CHECKING:
     from kvbench.cache.prefix import Labels
-
-HostKey = tuple[int, bytes]
-"""Layer group and prefix key"""
+    from kvbench.cache.tier_order import TierKey, TierOrder
 
 
 class HostTier:
-    """Key → host block, least recently used first."""
+    """Key → host block; who goes first is the order's business."""
 
-    def __init__(self, num_blocks: int, block_size: int) -> None:
+    def __init__(self, num_blocks: int, block_size: int, order: TierOrder) -> None:
         self.num_blocks = num_blocks
-        self.blocks: dict[HostKey, int] = {}
-        """In order of use, the oldest first"""
-        self.names: list[HostKey | None] = [None] * num_blocks
+        self.order = order
+        self.blocks: dict[TierKey, int] = {}
+        self.names: list[TierKey | None] = [None] * num_blocks
         self.tokens = np.zeros((num_blocks, block_size), dtype=np.int32)
         self.content_ids = np.zeros(num_blocks, dtype=np.int64)
         self.parent_ids = np.zeros(num_blocks, dtype=np.int64)
@@ -52,10 +50,9 @@ class HostTier:
         return 0 if block is None else int(self.content_ids[block])
 
     def touch(self, block: int) -> None:
-        name = self.names[block]
-        if name is None:
+        if self.names[block] is None:
             raise InternalError(f"host block {block} is used but holds nothing")
-        self.blocks[name] = self.blocks.pop(name)
+        self.order.used(block)
 
     def store(self, group: int, labels: Labels, device_block: int, content: int) -> int | None:
         """A place for the contents of an evicted device block: the host block that must receive a copy, pinned; None
@@ -76,10 +73,11 @@ class HostTier:
         self.content_ids[block] = content
         self.parent_ids[block] = labels.parent_ids[device_block]
         self.pins[block] += 1
+        self.order.added(block, name)
         return block
 
-    def drop(self, block: int) -> None:
-        """Forget the contents of a host block that nothing is copying."""
+    def drop(self, block: int, *, evicted: bool = False) -> None:
+        """Forget the contents of a host block that nothing is copying; `evicted` when others need the room."""
         name = self.names[block]
         if name is None or self.pins[block]:
             raise InternalError(f"host block {block} cannot be dropped: it is {'pinned' if name else 'free'}")
@@ -87,6 +85,7 @@ class HostTier:
         self.names[block] = None
         self.content_ids[block] = 0
         self.free.append(block)
+        self.order.removed(block, evicted=evicted)
 
     def pin(self, block: int) -> None:
         self.pins[block] += 1
@@ -99,7 +98,7 @@ class HostTier:
     def _make_room(self) -> bool:
         if self.free:
             return True
-        victim = next((block for block in self.blocks.values() if not self.pins[block]), None)
+        victim = next((block for block in self.order.order() if not self.pins[block]), None)
         if victim is not None:
-            self.drop(victim)
+            self.drop(victim, evicted=True)
         return victim is not None

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from kvbench.cache.content import HASH_FUNCTIONS
 from kvbench.cache.eviction import EVICTION_POLICIES
 from kvbench.cache.prefix import PREFIX_CACHES
+from kvbench.cache.tier_order import TIER_ORDERS
 from kvbench.errors import UsageError
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ def make_manager(settings: CacheSettings) -> CacheManager:
     _check_names("prefix_cache", settings.prefix_cache, PREFIX_CACHES)
     _check_names("hash_function", settings.hash_function, HASH_FUNCTIONS)
     _check_names("eviction", settings.eviction, EVICTION_POLICIES)
+    _check_names("host_eviction", settings.host_eviction, TIER_ORDERS)
     for name in ("block_size", "num_blocks", "max_sequences", "max_context"):
         if getattr(settings, name) < 1:
             raise UsageError(f"{name} is {getattr(settings, name)}", hint=f"{name} must be at least 1")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from kvbench.engine.clock import WallClock
+from kvbench.engine.copies import Moved
 from kvbench.engine.invariants import check_scheduler
 from kvbench.engine.keys import token_keys
 from kvbench.engine.prepare import prepare_batch
@@ -24,8 +25,8 @@ if TYPE_CHECKING:
     from kvbench.cache.types import CacheManager, Int64s, Transfers
     from kvbench.engine.batch import StepBatch
     from kvbench.engine.clock import Clock
+    from kvbench.engine.copies import Outcome
     from kvbench.engine.job import Job
-    from kvbench.engine.recorder import Moved
     from kvbench.engine.sampling import SamplingParams
     from kvbench.engine.schedule import Schedule
     from kvbench.engine.telemetry import RequestRecord, StepRecord
@@ -35,8 +36,12 @@ if TYPE_CHECKING:
 class Runner(Protocol):
     """Where KV and weights live."""
 
-    def transfer(self, transfers: Transfers) -> Moved:
-        """Carry out the block copies; contents are readable when this returns."""
+    def start(self, transfers: Transfers) -> Outcome:
+        """Begin the block copies, in their order; returns those that have ended. `copies.py` says what must have."""
+        ...
+
+    def poll(self, *, wait: bool = False) -> Outcome:
+        """Copies that ended since the last call; with `wait`, at least one, if any is under way."""
         ...
 
     def forward(self, batch: StepBatch) -> Any:
@@ -125,9 +130,12 @@ class EngineLoop:
 
     def _move_blocks(self) -> Moved:
         """Offloads, promotions and copies that the schedule decided, before anything else touches KV."""
+        moved = Moved()
         transfers = self.manager.take_transfers()
-        moved = self.runner.transfer(transfers)
-        self.manager.complete(transfers)
+        if transfers:
+            outcome = self.runner.start(transfers)
+            moved.add(outcome)
+            self.manager.complete(outcome.done)
         return moved
 
     def _compute(self, schedule: Schedule) -> NDArray[np.int64]:

@@ -4,24 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from kvbench.cache.types import CacheStats
 from kvbench.engine.telemetry import RequestRecord, StepRecord
 
 if TYPE_CHECKING:
+    from kvbench.engine.copies import Moved
     from kvbench.engine.schedule import Schedule
     from kvbench.engine.sequence import Sequence
-
-
-class Moved(Protocol):
-    """What the step's block copies cost."""
-
-    @property
-    def offload_bytes(self) -> int: ...
-
-    @property
-    def promotion_stall_s(self) -> float: ...
 
 
 @dataclass(slots=True)
@@ -35,7 +26,7 @@ class Recorder:
     def step(self, schedule: Schedule, stats: CacheStats, moved: Moved, times: tuple[float, float]) -> StepRecord:
         """The record of one step. `stats` is the state after the step's KV is written and before finished sequences
         leave; `times` are start and end. The caller fills in `active_sequences` and `waiting_sequences`."""
-        last, started, ended = self.last or CacheStats(), *times
+        last, done, started, ended = self.last or CacheStats(), moved.done, *times
         record = StepRecord(
             step=self.steps,
             t_s=started,
@@ -59,12 +50,17 @@ class Recorder:
             evictions=stats.evictions - last.evictions,
             prefix_cache_queries=stats.prefix_cache_queries - last.prefix_cache_queries,
             prefix_cache_hits=stats.prefix_cache_hits - last.prefix_cache_hits,
-            host_offload_bytes=moved.offload_bytes,
-            host_promotions=stats.promoted_blocks - last.promoted_blocks,
+            host_offload_bytes=(done["offload"] + done["store"]) * self.block_bytes,
+            host_promotions=done["promote"],
+            disk_offload_bytes=done["demote"] * self.block_bytes,
+            disk_promotions=done["load"],
+            swap_out_bytes=done["swap_out"] * self.block_bytes,
+            swap_in_bytes=done["swap_in"] * self.block_bytes,
             promotion_stall_s=moved.promotion_stall_s,
             copy_on_write_copies=stats.copy_on_write_copies - last.copy_on_write_copies,
             readmission_queries=stats.preempted_queries - last.preempted_queries,
             readmission_hits=stats.preempted_hits - last.preempted_hits,
+            failed_copies=moved.failed,
         )
         self.steps += 1
         self.last = stats

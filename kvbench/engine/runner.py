@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from kvbench.engine.copies import Outcome
 from kvbench.engine.sampling import sample
 
 if TYPE_CHECKING:
@@ -13,7 +14,6 @@ if TYPE_CHECKING:
     from kvbench.engine.attention.registry import AttentionBackend
     from kvbench.engine.batch import StepBatch
     from kvbench.engine.kvstore.store import KVStore
-    from kvbench.engine.kvstore.transfer import TransferResult
     from kvbench.engine.model import Model
     from kvbench.engine.sampling import SamplingParams
 
@@ -26,8 +26,12 @@ class DeviceRunner:
         self.store = store
         self.attention = attention
 
-    def transfer(self, transfers: Transfers) -> TransferResult:
-        return self.store.transfer(transfers)
+    def start(self, transfers: Transfers) -> Outcome:
+        moved = self.store.transfer(transfers)
+        return Outcome(done=transfers, promotion_stall_s=moved.promotion_stall_s)
+
+    def poll(self, *, wait: bool = False) -> Outcome:
+        return Outcome()
 
     def forward(self, batch: StepBatch) -> Tensor:
         return self.model.forward(batch, self.store, self.attention)

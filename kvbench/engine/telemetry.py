@@ -38,13 +38,19 @@ class StepRecord:
     prefix_cache_hits: int
     host_offload_bytes: int
     host_promotions: int
-    """Blocks promoted."""
+    """Blocks promoted from the host tier."""
     promotion_stall_s: float
-    """Time the step waited for promotions before its forward pass."""
+    """Time the step waited for blocks from host, disk or swap area."""
     copy_on_write_copies: int
     readmission_queries: int = 0
     """Tokens looked up by sequences that come back after a preemption (`preempted_queries` of the cache)."""
     readmission_hits: int = 0
+    disk_offload_bytes: int = 0
+    disk_promotions: int = 0
+    swap_out_bytes: int = 0
+    swap_in_bytes: int = 0
+    failed_copies: int = 0
+    """Block copies that left nothing readable; what they would have brought was computed again."""
 
 
 @dataclass(slots=True)

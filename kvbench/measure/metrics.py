@@ -189,7 +189,8 @@ def _cache(steps: Sequence[StepRecord]) -> dict[str, Value]:
     """Totals of the counters over the steps of this sample alone (M22)."""
     summed = (
         "prefix_cache_queries", "prefix_cache_hits", "readmission_queries", "readmission_hits", "preemptions",
-        "evictions", "host_offload_bytes", "host_promotions", "copy_on_write_copies",
+        "evictions", "host_offload_bytes", "host_promotions", "disk_offload_bytes", "disk_promotions",
+        "swap_out_bytes", "swap_in_bytes", "failed_copies", "copy_on_write_copies",
     )  # fmt: skip
     totals = {name: sum(getattr(step, name) for step in steps) for name in summed}
     promoted = sum(s.host_promotions * (s.kv_capacity_bytes // s.kv_blocks_total) for s in steps if s.kv_blocks_total)

@@ -121,7 +121,12 @@ ENGINE_METRICS = (
     _count("host_offload_bytes", "B", "Bytes copied from device to host."),
     _count("host_promotions", "blocks", "Blocks copied back."),
     _count("host_promoted_bytes", "B", "Bytes copied back."),
-    _seconds("promotion_stall_s", "Time that steps waited for promotions."),
+    _count("disk_offload_bytes", "B", "Bytes written from host to disk."),
+    _count("disk_promotions", "blocks", "Blocks read back from disk."),
+    _count("swap_out_bytes", "B", "Bytes of preempted sequences copied to the swap area."),
+    _count("swap_in_bytes", "B", "Bytes copied back from the swap area."),
+    _seconds("promotion_stall_s", "Time that steps waited for blocks from host, disk or swap area."),
+    _count("failed_copies", "blocks", "Block copies that failed, whose contents were computed again.", "lower"),
     _count("copy_on_write_copies", "blocks", "Shared blocks copied before a write."),
 )
 

@@ -93,10 +93,15 @@ STEP_COLUMNS = (
     _count("prefix_cache_hits", "tokens", "Prompt tokens found, first admissions only."),
     _count("host_offload_bytes", "B", "Bytes copied from device to host in this step."),
     _count("host_promotions", "blocks", "Blocks copied back from host to device in this step."),
-    _seconds("promotion_stall_s", "Time the step waited for promotions before its forward pass."),
+    _count("disk_offload_bytes", "B", "Bytes written from host to disk in this step."),
+    _count("disk_promotions", "blocks", "Blocks read back from disk in this step."),
+    _count("swap_out_bytes", "B", "Bytes of preempted sequences copied to the swap area in this step."),
+    _count("swap_in_bytes", "B", "Bytes copied back from the swap area in this step."),
+    _seconds("promotion_stall_s", "Time the step waited for blocks from host, disk or swap area."),
     _count("copy_on_write_copies", "blocks", "Shared blocks copied before a write."),
     _count("readmission_queries", "tokens", "Tokens looked up by sequences that come back after a preemption."),
     _count("readmission_hits", "tokens", "Of these, found: re-hits, apart from the hit rate."),
+    _count("failed_copies", "blocks", "Block copies that failed; what they would have brought was computed again."),
 )
 
 WORKLOAD_COLUMNS = (

@@ -44,7 +44,7 @@ def snapshot(manager: Any) -> Any:
     """Everything that a plan must leave as it was, order of eviction included."""
     books = manager.books
     arrays = (books.pool.state, books.pool.refs, books.pool.free_stack[: books.pool.free], books.tables.blocks)
-    host = list(books.host.blocks.items()) if books.host else None
+    host = list(books.host.order.order()) if books.host else None
     return manager.epoch, manager.stats(), books.policy.order(), host, [array.tobytes() for array in arrays]
 
 

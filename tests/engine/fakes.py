@@ -12,6 +12,7 @@ import numpy as np
 
 from kvbench.cache.types import CacheManager, CacheSettings, Int64s, Transfers
 from kvbench.engine.batch import StepBatch
+from kvbench.engine.copies import Outcome
 from kvbench.engine.job import Job
 from kvbench.engine.keys import mix
 from kvbench.engine.loop import EngineLoop
@@ -37,12 +38,6 @@ class ManualClock:
 
     def wait_until(self, t_s: float) -> None:
         self.time = max(self.time, t_s)
-
-
-@dataclass(frozen=True)
-class FakeMoved:
-    offload_bytes: int = 0
-    promotion_stall_s: float = 0.0
 
 
 def next_token(tokens: list[int]) -> int:
@@ -79,12 +74,15 @@ class FakeRunner:
         self.memory = np.full((self.num_blocks + 1, self.block_size), -1, np.int64)
         self.host = np.full((self.host_blocks + 1, self.block_size), -1, np.int64)
 
-    def transfer(self, transfers: Transfers) -> FakeMoved:
+    def start(self, transfers: Transfers) -> Outcome:
         self.host[transfers.offload_host] = self.memory[transfers.offload_device]
         self.memory[transfers.promote_device] = self.host[transfers.promote_host]
         self.memory[transfers.copy_destination] = self.memory[transfers.copy_source]
         stall = 0.25 if transfers.promote_device else 0.0
-        return FakeMoved(len(transfers.offload_device) * self.block_bytes, stall)
+        return Outcome(done=transfers, promotion_stall_s=stall)
+
+    def poll(self, *, wait: bool = False) -> Outcome:
+        return Outcome()
 
     def forward(self, batch: StepBatch) -> list[int]:
         self._check_shapes(batch)
