@@ -3,8 +3,9 @@
     python benchmarks/attention.py [--json] [--rounds 15] [--threads 2] [--quick]
 
 One process; both sides are timed in turns and the figure is the median of the ratios of neighbours, so that a change
-of the machine's speed meets both. `numba` reads the KV store through shuffled block tables; int8 has no SDPA of its own
-and is held against our fp32. Each row's KV is 32 to 256 MiB, far beyond the caches. Bars: what the project promises.
+of the machine's speed meets both. `numba` reads the KV store through shuffled block tables; int8 and fp8 have no SDPA
+of their own and are held against our fp32. Each row's KV is 32 to 256 MiB, far beyond the caches. Bars: what the
+project promises.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ import kvbench_kernels
 from kvbench.engine.attention.registry import attention_backend
 from kvbench.engine.batch import StepBatch
 from kvbench.engine.kvstore.store import KVStore
+from kvbench.geometry.dtypes import storage_dtype
 from kvbench.geometry.model import LayerGroup, ModelGeometry
 
 SEQUENCES, CONTEXT = 32, 1024
@@ -32,6 +34,7 @@ SHAPES = {"gqa 32/8 × 64": (32, 8, 64), "gqa 32/4 × 128": (32, 4, 128), "mha 8
 BLOCK_SIZES = (4, 16, 64)
 BARS = {("fp32", 16): 1.2, ("fp32", 4): 1.7, ("bf16", 16): 1.4, ("bf16", 4): 2.2, ("int8", 16): 0.9}
 CONTIGUOUS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+NARROW = ("int8", "fp8_e4m3", "fp8_e5m2")
 Call = Callable[[], torch.Tensor]
 
 
@@ -118,12 +121,12 @@ def compare(shape: str, kv_dtype: str, block_size: int, setup: Setup, sides: tup
     ours, theirs = in_turns(*sides, rounds)
     ratios = sorted(a / b for a, b in zip(ours, theirs, strict=True))
     exact = setup.sdpa(torch.float32)().flatten(1, 2)
-    itemsize = {"fp32": 4, "int8": 1}.get(kv_dtype, 2)
+    itemsize = int(storage_dtype(kv_dtype).bytes_per_element)
     return Row(
         shape=shape,
         kv_dtype=kv_dtype,
         block_size=block_size,
-        against="our fp32" if kv_dtype == "int8" else "SDPA",
+        against="our fp32" if kv_dtype in NARROW else "SDPA",
         kv_mib=2 * setup.k.numel() * itemsize / 2**20,
         ours_ms=median(ours) * 1e3,
         theirs_ms=median(theirs) * 1e3,
@@ -142,8 +145,9 @@ def comparisons(rounds: int, shapes: list[str]) -> Iterator[Row]:
             for kv_dtype, contiguous in CONTIGUOUS.items():
                 sides = setup.paged(kv_dtype, block_size), setup.sdpa(contiguous)
                 yield compare(shape, kv_dtype, block_size, setup, sides, rounds)
-            sides = setup.paged("int8", block_size), setup.paged("fp32", block_size)
-            yield compare(shape, "int8", block_size, setup, sides, rounds)
+            for kv_dtype in NARROW:
+                sides = setup.paged(kv_dtype, block_size), setup.paged("fp32", block_size)
+                yield compare(shape, kv_dtype, block_size, setup, sides, rounds)
 
 
 def call_overhead(calls: int = 300) -> dict[str, float]:

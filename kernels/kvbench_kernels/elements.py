@@ -1,6 +1,8 @@
 """Single elements of a KV block as float32: loads that decode, the stores' encodings, and exp2.
 
-The array's element type says what is stored: float32; uint16 = bf16 bits; int16 = fp16 bits; int8.
+The array's element type says what is stored: float32; uint16 = bf16 bits; int16 = fp16 bits; int8; uint8 = fp8 e4m3
+bits (OCP: no infinities, NaN is 0x7F); bool = fp8 e5m2 bits, the only other type of one byte that numba launches
+quickly. fp8 is decoded by moving its bits: a table of 256 entries was slower than fp32.
 All are written with LLVM instructions that its loop vectoriser understands, and take the index as it is (no negative
 indices), which numba's own subscript does not.
 """
@@ -31,7 +33,19 @@ def stored_values(stored: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         stored = (stored.astype(np.uint32) << 16).view(np.float32)
     elif stored.dtype == np.int16:
         stored = stored.view(np.float16)
+    elif stored.dtype == np.bool_:
+        stored = (stored.view(np.uint8).astype(np.uint16) << 8).view(np.float16)
+    elif stored.dtype == np.uint8:
+        return _e4m3_values(stored)
     return stored.astype(np.float64)
+
+
+def _e4m3_values(stored: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """By the definition: 4 bits of exponent with bias 7, 3 of mantissa, NaN where all seven are set."""
+    exponent, mantissa = (stored >> 3 & 15).astype(np.int64), (stored & 7).astype(np.float64)
+    size = np.where(exponent == 0, mantissa * 2.0**-9, (8 + mantissa) * 2.0 ** (exponent - 10))
+    size = np.where(stored & 0x7F == 0x7F, np.nan, size)
+    return np.where(stored & 0x80, -size, size)
 
 
 @intrinsic
@@ -55,6 +69,20 @@ def put(typing_context: Any, array: Any, index: Any, value: Any) -> Any:
         return context.get_dummy_value()
 
     return types.none(array, types.intp, types.float32), generate
+
+
+LARGEST = {types.int8: 127.0, types.uint8: 448.0, types.boolean: 57344.0}
+"""The number that a scaled row's largest element becomes, by stored form: each its own, and none for the others."""
+
+
+@intrinsic
+def largest(typing_context: Any, array: Any) -> Any:
+    """`LARGEST` of the array's form, a constant when compiled."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return ir.Constant(_F32, LARGEST[signature.args[0].dtype])
+
+    return types.float32(array), generate
 
 
 @intrinsic
@@ -116,6 +144,11 @@ def decode(builder: Any, stored: Any, dtype: Any) -> Any:
         return builder.bitcast(builder.shl(bits, constant(wide_bits, 16)), wide)
     if dtype == types.int16:
         return _decode_half(builder, stored) if HAS_HALF else _decode_half_by_bits(builder, stored)
+    if dtype == types.boolean:
+        half = builder.shl(builder.zext(stored, shaped(_I16, stored.type)), constant(shaped(_I16, stored.type), 8))
+        return _decode_half(builder, half) if HAS_HALF else _decode_half_by_bits(builder, half)
+    if dtype == types.uint8:
+        return _decode_e4m3(builder, stored)
     raise TypeError(f"no KV element is stored as {dtype}")
 
 
@@ -147,6 +180,17 @@ def _decode_half_by_bits(builder: Any, stored: Any) -> Any:
     return builder.bitcast(builder.or_(sign, size), wide)
 
 
+def _decode_e4m3(builder: Any, stored: Any) -> Any:
+    """Exponent and mantissa moved into those of a float32, times 2^120 for the difference of the biases. Extending the
+    sign before the shift brings it along; 0x7F and 0xFF are NaN."""
+    wide, bits32 = shaped(_F32, stored.type), shaped(_I32, stored.type)
+    shifted = builder.shl(builder.sext(stored, bits32), constant(bits32, 20))
+    moved = builder.and_(shifted, constant(bits32, 0x87F00000))
+    value = builder.fmul(builder.bitcast(moved, wide), constant(wide, 2.0**120))
+    is_nan = builder.icmp_unsigned("==", builder.or_(stored, constant(stored.type, 0x80)), constant(stored.type, 0xFF))
+    return builder.select(is_nan, constant(wide, float("nan")), value)
+
+
 def _encode(builder: Any, value: Any, dtype: Any) -> Any:
     if dtype == types.float32:
         return value
@@ -156,6 +200,10 @@ def _encode(builder: Any, value: Any, dtype: Any) -> Any:
         return _encode_bfloat(builder, value)
     if dtype == types.int16:
         return _encode_half(builder, value) if HAS_HALF else _encode_half_by_bits(builder, value)
+    if dtype == types.uint8:
+        return _encode_fp8(builder, value, mantissa=3, bias=7, largest=0x43E00000, infinity=0x7F)
+    if dtype == types.boolean:
+        return _encode_fp8(builder, value, mantissa=2, bias=15, largest=0x47600000, infinity=0x7C)
     raise TypeError(f"no KV element is stored as {dtype}")
 
 
@@ -190,6 +238,31 @@ def _encode_half_by_bits(builder: Any, value: Any) -> Any:
     is_special = builder.icmp_unsigned(">=", size, _I32(0x477FF000))
     half = builder.or_(sign, builder.select(is_special, special, finite))
     return builder.trunc(half, _I16)
+
+
+def _encode_fp8(builder: Any, value: Any, *, mantissa: int, bias: int, largest: int, infinity: int) -> Any:
+    """Round to nearest even; what is finite and beyond the largest number (float32 bits `largest`) becomes that.
+
+    Normal numbers by moving the bits with a rounding carry; subnormal ones by adding the power of two whose last place
+    is theirs, which makes the float adder round. e4m3 has no infinity: it becomes NaN.
+    """
+    cut = 23 - mantissa
+    bits = builder.bitcast(value, _I32)
+    sign = builder.and_(builder.lshr(bits, _I32(24)), _I32(0x80))
+    size = builder.and_(bits, _I32(0x7FFFFFFF))
+    kept = builder.select(builder.icmp_unsigned(">", size, _I32(largest)), _I32(largest), size)
+    odd = builder.and_(builder.lshr(kept, _I32(cut)), _I32(1))
+    rebased = ((bias - 127) << 23) + (1 << (cut - 1)) - 1
+    normal = builder.lshr(builder.add(builder.add(kept, odd), _I32(rebased)), _I32(cut))
+    adder = 127 + cut + 1 - bias
+    sum_bits = builder.bitcast(builder.fadd(builder.bitcast(kept, _F32), ir.Constant(_F32, 2.0 ** (adder - 127))), _I32)
+    subnormal = builder.sub(sum_bits, _I32(adder << 23))
+    is_small = builder.icmp_unsigned("<", size, _I32((128 - bias) << 23))
+    finite = builder.select(is_small, subnormal, normal)
+    is_nan = builder.icmp_unsigned(">", size, _I32(0x7F800000))
+    special = builder.select(is_nan, _I32(0x7F), _I32(infinity))
+    is_special = builder.icmp_unsigned(">=", size, _I32(0x7F800000))
+    return builder.trunc(builder.or_(sign, builder.select(is_special, special, finite)), _I8)
 
 
 @helper()

@@ -2,7 +2,8 @@
 
     for every token t, head h:  block, place = divmod(slots[t], block_size)
         float forms   block[h, place, :] = round(x[t, h, :])
-        int8          s = max|x| / 127;  block[h, place, :] = round(x / s);  scale[h, place] = s
+        int8, fp8     s = max|x| / m;  block[h, place, :] = round(x / s);  scale[h, place] = s
+                      with m the largest number of the form: int8 127, e4m3 448, e5m2 57,344
 
 k `[T, kv_heads, k_dim]`, v `[T, kv_heads, v_dim]` float32 contiguous; slots int64 `[T]`; `data` the layer's pool as a
 flat array of stored elements, `scales` the same memory as float32 (None for float forms). Offsets as in the store's
@@ -20,7 +21,7 @@ The largest |x| is an integer maximum over the bits: it vectorises without fast 
 
 from __future__ import annotations
 
-from kvbench_kernels.elements import from_magnitude, magnitude, put
+from kvbench_kernels.elements import from_magnitude, largest, magnitude, put
 from kvbench_kernels.runtime import helper, kernel
 
 # isort: split
@@ -45,14 +46,15 @@ def _put_row(row, data, start):
 
 @helper()
 def _put_scaled_row(row, data, start, scales, scale_index):
-    largest = np.int32(0)
+    widest = np.int32(0)
     for d in range(row.size):
-        largest = max(largest, magnitude(row[d]))
-    scale = from_magnitude(largest) / float32(127.0)
+        widest = max(widest, magnitude(row[d]))
+    most = largest(data)
+    scale = from_magnitude(widest) / most
     scales[scale_index] = scale
     if scale > float32(0.0) and scale < float32(np.inf):
         for d in range(row.size):
-            put(data, start + d, max(float32(-127.0), min(float32(127.0), row[d] / scale)))
+            put(data, start + d, max(-most, min(most, row[d] / scale)))
     else:
         for d in range(row.size):
             put(data, start + d, float32(0.0))
@@ -95,7 +97,7 @@ def write(
 
 
 def reference(row):
-    """int8 elements and scale of one token and head, in float32 numpy; the float forms are plain casts."""
+    """int8 elements and scale of one token and head, in float32 numpy; forms without a scale are plain casts."""
     scale = np.abs(row).max() / np.float32(127.0)
     if not (np.isfinite(scale) and scale > 0):
         return np.zeros(row.shape, np.int8), scale

@@ -9,7 +9,11 @@ from pydantic import Field
 
 from kvbench.spec.fields import Bytes, BytesOrAuto, Count, CountOrAuto, DtypeName, Settings, dtype_schema
 
-KvDtype = Annotated[Literal["fp32", "fp16", "bf16", "int8"], DtypeName, dtype_schema("fp32", "fp16", "bf16", "int8")]
+KvDtype = Annotated[
+    Literal["fp32", "fp16", "bf16", "fp8_e4m3", "fp8_e5m2", "int8"],
+    DtypeName,
+    dtype_schema("fp32", "fp16", "bf16", "fp8_e4m3", "fp8_e5m2", "int8"),
+]
 WeightDtype = Annotated[
     Literal["auto", "fp32", "fp16", "bf16"], DtypeName, dtype_schema("auto", "fp32", "fp16", "bf16")
 ]
@@ -22,7 +26,7 @@ class EngineSettings(Settings):
     """Tokens per block of KV."""
 
     kv_dtype: KvDtype = "fp32"
-    """Stored form of K and V; int8 carries a float32 scale per token and head inside the block."""
+    """Stored form of K and V; int8 and fp8 carry a float32 scale per token and head inside the block."""
 
     kv_memory: BytesOrAuto = "auto"
     """Device memory for KV, bytes (`"64MiB"`) or `auto`: resolved once per run from free memory, the same for every

@@ -14,10 +14,10 @@ from kvbench_kernels import set_threads
 from tests.attention.batches import Paged, one_layer, paged, reference, slots_of, step_batch
 
 BACKENDS = ("torch", "numba")
-DTYPES = ("fp32", "fp16", "bf16", "int8")
+DTYPES = ("fp32", "fp16", "bf16", "fp8_e4m3", "fp8_e5m2", "int8")
 HEADS = {"mha": (3, 3), "gqa": (8, 2), "gqa7": (7, 1), "mqa": (4, 1)}
 RAGGED = [0, 1, 63, 64, 65, 1000]
-ERROR_OF_DTYPE = {"fp32": 5e-6, "fp16": 5e-3, "bf16": 4e-2, "int8": 4e-2}
+ERROR_OF_DTYPE = {"fp32": 5e-6, "fp16": 5e-3, "bf16": 4e-2, "fp8_e4m3": 0.3, "fp8_e5m2": 0.6, "int8": 4e-2}
 """Against K and V before they were stored: about ten units of the last place of the largest values drawn."""
 ERROR_OF_ARITHMETIC = 5e-6
 """Against the stored form: float32 accumulation only."""

@@ -157,7 +157,7 @@ def test_other_settings_do_not_change_the_answer_either(llama: Answered, more: d
         assert sum(step.preemptions for step in steps) == 0
 
 
-@pytest.mark.parametrize("kv_dtype", ["fp16", "bf16", "int8"])
+@pytest.mark.parametrize("kv_dtype", ["fp16", "bf16", "fp8_e4m3", "fp8_e5m2", "int8"])
 def test_within_a_kv_dtype_the_answer_does_not_depend_on_chunks_hits_blocks_or_preemption(
     llama: Answered, kv_dtype: str
 ) -> None:

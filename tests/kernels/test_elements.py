@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from kvbench_kernels import elements
 from kvbench_kernels.runtime import helper
@@ -29,6 +30,58 @@ def test_exp2_is_right_under_fast_math_as_well(fastmath: Any) -> None:
     expected = np.exp2(x[:-5].astype(np.float64))
     assert (np.abs(out[:-5] - expected) / expected).max() < 3e-7
     np.testing.assert_array_equal(out[-5:], np.array([0, 0, 0, np.nan, 1], np.float32))
+
+
+FP8 = {torch.float8_e4m3fn: np.uint8, torch.float8_e5m2: np.bool_}
+
+
+def assert_same_floats(ours: Any, theirs: torch.Tensor) -> None:
+    np.testing.assert_array_equal(ours, theirs.numpy())
+    finite = np.isfinite(ours)
+    np.testing.assert_array_equal(np.signbit(ours[finite]), np.signbit(theirs.numpy()[finite]))
+
+
+@pytest.mark.parametrize("has_half", [True, False])
+@pytest.mark.parametrize("dtype", FP8)
+def test_fp8_decodes_every_pattern_as_torch_does(
+    dtype: torch.dtype, has_half: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(elements, "HAS_HALF", has_half and elements.HAS_HALF)
+    every = np.arange(256, dtype=np.uint8)
+    out = np.empty(256, np.float32)
+    decoder()(every.view(FP8[dtype]), out)
+    expected = torch.from_numpy(every).view(dtype).float()
+    assert_same_floats(out, expected)
+    np.testing.assert_array_equal(elements.stored_values(every.view(FP8[dtype])), expected.double().numpy())
+
+
+@pytest.mark.parametrize("dtype", FP8)
+def test_fp8_rounds_to_nearest_even_and_saturates(dtype: torch.dtype) -> None:
+    """Every number of the form, the midpoints between neighbours, what lies beside those, and random bit patterns;
+    up to the largest number torch's own cast is the reference."""
+    put, largest = elements.put, float(torch.finfo(dtype).max)
+
+    @helper()
+    def encode_all(x: Any, stored: Any) -> None:
+        for i in range(x.size):
+            put(stored, i, x[i])
+
+    every = torch.arange(256, dtype=torch.uint8).view(dtype).float().numpy()
+    finite = np.unique(every[np.isfinite(every)])
+    middle = ((finite[:-1].astype(np.float64) + finite[1:]) / 2).astype(np.float32)
+    beside = [np.nextafter(middle, np.float32(side)) for side in (np.inf, -np.inf)]
+    bits = np.random.default_rng(0).integers(0, 2**32, 200_000, dtype=np.uint64).astype(np.uint32)
+    x = np.concatenate([every, middle, *beside, bits.view(np.float32), np.float32([-0.0, 1e-45, -1e-45])])
+    stored = np.empty(x.size, FP8[dtype])
+    encode_all(x, stored)
+    got = torch.from_numpy(stored.view(np.uint8)).view(dtype).float().numpy()
+    within = np.abs(x) <= largest
+    assert_same_floats(got[within], torch.from_numpy(x[within]).to(dtype).float())
+    beyond = np.isfinite(x) & ~within
+    np.testing.assert_array_equal(got[beyond], np.copysign(np.float32(largest), x[beyond]))
+    infinite = np.float32(np.nan) if dtype == torch.float8_e4m3fn else np.float32(np.inf)
+    np.testing.assert_array_equal(got[np.isinf(x)], np.copysign(infinite, x[np.isinf(x)]))
+    assert np.isnan(got[np.isnan(x)]).all()
 
 
 @pytest.fixture

@@ -34,17 +34,21 @@ def at_the_edge(array):
 
 def run(form, k_dim, v_dim, block_size, context):
     heads, group = 2, 3
-    dtype = {"fp32": np.float32, "bf16": np.uint16, "fp16": np.int16, "int8": np.int8}[form]
+    dtype = {
+        "fp32": np.float32, "bf16": np.uint16, "fp16": np.int16, "int8": np.int8, "fp8_e4m3": np.uint8,
+        "fp8_e5m2": np.bool_,
+    }[form]
     size = np.dtype(dtype).itemsize
+    is_scaled = size == 1
     tokens = heads * block_size
     first_scale = -(-tokens * (k_dim + v_dim) * size // 4)
-    scale_words = 2 * tokens if form == "int8" else 0
+    scale_words = 2 * tokens if is_scaled else 0
     block = -(-(first_scale + scale_words) * 4 // 16) * 16
     blocks = -(-context // block_size)
     pool = at_the_edge(np.zeros((blocks + 1) * block, np.uint8))
     table = at_the_edge(np.arange(blocks, 0, -1, dtype=np.int32).reshape(1, -1))
     lengths = at_the_edge(np.array([context], np.int32))
-    scales = pool.view(np.float32) if form == "int8" else None
+    scales = pool.view(np.float32) if is_scaled else None
     q = at_the_edge(np.ones((1, heads * group, k_dim), np.float32))
     out = at_the_edge(np.full((1, heads * group, v_dim), np.nan, np.float32))
     layout = (block_size, block // size, tokens * k_dim, block // 4, first_scale, first_scale + tokens)
@@ -67,7 +71,7 @@ def child(form: str, mode: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs mprotect")
-@pytest.mark.parametrize("form", ["fp32", "bf16", "fp16", "int8"])
+@pytest.mark.parametrize("form", ["fp32", "bf16", "fp16", "fp8_e4m3", "fp8_e5m2", "int8"])
 def test_k07_reads_end_where_the_data_end(form: str) -> None:
     done = child(form, "run")
     assert done.returncode == 0, done.stderr

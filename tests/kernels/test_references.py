@@ -13,7 +13,7 @@ from tests.attention.test_backends import attend
 CONTEXTS = [0, 1, 70, 300]
 
 
-@pytest.mark.parametrize("kv_dtype", ["fp32", "fp16", "bf16", "int8"])
+@pytest.mark.parametrize("kv_dtype", ["fp32", "fp16", "bf16", "fp8_e4m3", "fp8_e5m2", "int8"])
 def test_decode_and_gather_agree_with_their_pages(kv_dtype: str) -> None:
     case = paged(kv_dtype, 5, (6, 2), (24, 40), CONTEXTS)
     view = case.store.layers[0]

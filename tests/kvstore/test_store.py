@@ -93,6 +93,20 @@ def test_e80_int8_uses_plus_and_minus_127() -> None:
     assert not store.gather(0, torch.tensor([1], dtype=torch.int32), 1)[0].any()
 
 
+@pytest.mark.parametrize(("kv_dtype", "most"), [("int8", 127.0), ("fp8_e4m3", 448.0), ("fp8_e5m2", 57344.0)])
+def test_e80_every_narrow_dtype_has_its_own_largest_number(kv_dtype: str, most: float) -> None:
+    """The scale is the row's largest magnitude over the dtype's own number, which that element becomes."""
+    store = KVStore(one_layer(2, 64), kv_dtype, 16, 20)
+    k = torch.randn(300, 2, 64)
+    store.write(0, k, k, torch.arange(300) + 16)
+    view = store.layers[0]
+    assert view.k_scale is not None
+    scales = view.k_scale[1:].transpose(1, 2).flatten(0, 1)[:300]
+    torch.testing.assert_close(scales, k.abs().amax(-1) / most, atol=0, rtol=0)
+    largest = view.k[1:].float().transpose(1, 2).flatten(0, 1)[:300].abs().amax(-1)
+    assert (largest == most).all()
+
+
 def test_e78_the_bound_holds_only_with_the_scale() -> None:
     """Values of some 10⁴: half a step of each row's own scale; with scale 1 they would saturate at 127."""
     store = KVStore(one_layer(2, 64), "int8", 16, 4)
@@ -104,9 +118,10 @@ def test_e78_the_bound_holds_only_with_the_scale() -> None:
     assert ((x.clamp(-127, 127) - x).abs() > step).any()
 
 
+@pytest.mark.parametrize("kv_dtype", ["int8", "fp8_e4m3", "fp8_e5m2"])
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
-def test_int8_does_not_hide_a_row_that_is_not_finite(bad: float) -> None:
-    store = KVStore(one_layer(1, 8), "int8", 4, 2)
+def test_a_narrow_dtype_does_not_hide_a_row_that_is_not_finite(bad: float, kv_dtype: str) -> None:
+    store = KVStore(one_layer(1, 8), kv_dtype, 4, 2)
     k = torch.ones(2, 1, 8)
     k[0, 0, 3] = bad
     store.write(0, k, k, torch.tensor([4, 5]))

@@ -10,7 +10,7 @@ from kvbench.engine.kvstore.store import KVStore
 from kvbench.errors import CannotRunError, InternalError
 from tests.attention.batches import one_layer
 
-DTYPES = ("fp32", "fp16", "bf16", "int8")
+DTYPES = ("fp32", "fp16", "bf16", "fp8_e4m3", "fp8_e5m2", "int8")
 
 
 def filled(kv_dtype: str, *, blocks: int = 8, host_blocks: int = 4, layers: int = 3) -> KVStore:

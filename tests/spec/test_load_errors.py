@@ -20,7 +20,8 @@ def test_all_faults_are_listed_at_once_in_the_order_of_lines(tmp_path: Path) -> 
     )
     assert errors_in(tmp_path, text) == [
         '3: engine.block_sise: unknown key; did you mean "block_size"?',
-        '4: engine.kv_dtype: expected one of fp32, fp16, bf16, int8, got "bf61"; did you mean "bf16"?',
+        "4: engine.kv_dtype: expected one of fp32, fp16, bf16, fp8_e4m3, fp8_e5m2, int8, "
+        'got "bf61"; did you mean "bf16"?',
         "5: engine.max_sequences: expected a whole number from 1 to 65536, got true",
         '7: workload.requests: expected a whole number from 1 to 100000000, got "32" (write it without quotes)',
         '9: axes.engine.eviction: expected one of lru, fifo, got "lfu"; did you mean "lru"?',

@@ -72,7 +72,9 @@ def test_smoke_has_two_values_of_every_engine_axis_and_two_kernel_cases() -> Non
     for key in chosen:
         last = key.path.partition(".")[2]
         if last not in one_choice | {"weight_dtype"}:
-            wanted = {*key.schema["enum"]} & {"fp32", "fp16", "bf16", "int8"} or {*key.schema["enum"]}
+            wanted = {*key.schema["enum"]} & {"fp32", "fp16", "bf16", "fp8_e4m3", "fp8_e5m2", "int8"} or {
+                *key.schema["enum"]
+            }
             found = {value_at(engine, [last]) for engine in engines}
             assert wanted - {"numba"} <= found, key.path
     assert sum(case.kind == "kernel" for case in cases) == 2

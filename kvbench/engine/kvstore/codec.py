@@ -1,8 +1,12 @@
 """Stored forms of K and V in plain torch: the reference of the kernels, and the path on CUDA.
 
-Floating-point forms round to nearest even. int8 is symmetric: q = round(x / s) with s = max |x| / 127 over the
-elements of one token and head, so that ±127 is used and −128 never. A row whose s is 0 or not finite is stored as
-zeros; a row with an infinity or a NaN keeps that as its scale and reads back as NaN.
+Wide forms round to nearest even. The narrow ones, int8 and fp8 (OCP e4m3 and e5m2), are symmetric and scaled:
+q = round(x / s) with s = max |x| / m over the elements of one token and head, m the largest number of the form, so that
+±m is used and int8's −128 never. A row whose s is 0 or not finite is stored as zeros; a row with an infinity or a NaN
+keeps that as its scale and reads back as NaN.
+
+Of fp8 itself: what is finite saturates at ±m, whatever torch's own cast does (it has given NaN and has given m); NaN
+stays NaN, and an infinity becomes e4m3's NaN, for it has none, and e5m2's infinity.
 """
 
 from __future__ import annotations
@@ -10,21 +14,31 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-INT8_MAX = 127.0
+LARGEST: dict[torch.dtype, float] = {torch.int8: 127.0, torch.float8_e4m3fn: 448.0, torch.float8_e5m2: 57344.0}
+"""The largest number of each narrow form."""
 
 
 def encode(x: Tensor, element: torch.dtype) -> tuple[Tensor, Tensor | None]:
-    """`x` `[..., d]` → stored elements of the same shape and, for int8, float32 scales `[...]`."""
-    if element.is_floating_point:
+    """`x` `[..., d]` → stored elements of the same shape and, for narrow forms, float32 scales `[...]`."""
+    if element not in LARGEST:
         return x.to(element), None
     wide = x.float()
-    scale = wide.abs().amax(dim=-1) / INT8_MAX
+    scale = wide.abs().amax(dim=-1) / LARGEST[element]
     usable = torch.isfinite(scale) & (scale > 0)
     divisor = torch.where(usable, scale, 1.0).unsqueeze(-1)
-    stored = torch.where(usable.unsqueeze(-1), torch.round(wide / divisor).clamp_(-INT8_MAX, INT8_MAX), 0.0)
-    return stored.to(element), scale
+    return _narrow(torch.where(usable.unsqueeze(-1), wide / divisor, 0.0), element), scale
 
 
 def decode(stored: Tensor, scale: Tensor | None) -> Tensor:
     """Stored elements `[..., d]` and their scales `[...]` → float32."""
     return stored.float() if scale is None else stored.float() * scale.unsqueeze(-1)
+
+
+def _narrow(x: Tensor, element: torch.dtype) -> Tensor:
+    """Rounded to the nearest number of the form, ties to even; saturating."""
+    most = LARGEST[element]
+    if not element.is_floating_point:
+        return torch.round(x).clamp_(-most, most).to(element)
+    finite = x.clamp(-most, most).to(element)
+    beyond = float("nan") if element == torch.float8_e4m3fn else float("inf")
+    return torch.where(torch.isinf(x), torch.copysign(torch.full_like(x, beyond), x).to(element), finite)

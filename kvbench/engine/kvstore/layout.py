@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from kvbench.errors import InternalError, UsageError
-from kvbench.geometry.dtypes import canonical_dtype
+from kvbench.geometry.dtypes import canonical_dtype, storage_dtype
 from kvbench.geometry.memory import layer_block_bytes
 
 if TYPE_CHECKING:
@@ -24,6 +24,8 @@ ELEMENTS: dict[str, torch.dtype] = {
     "fp32": torch.float32,
     "fp16": torch.float16,
     "bf16": torch.bfloat16,
+    "fp8_e4m3": torch.float8_e4m3fn,
+    "fp8_e5m2": torch.float8_e5m2,
     "int8": torch.int8,
 }
 _SCALE_BYTES = 4
@@ -62,7 +64,7 @@ def block_layout(group: LayerGroup, kv_dtype: str, block_size: int) -> BlockLayo
     tokens = group.kv_heads * block_size
     elements = tokens * (group.k_head_dim + group.v_head_dim)
     first_scale = -(-elements * itemsize // _SCALE_BYTES)
-    is_quantised = not ELEMENTS[name].is_floating_point
+    is_quantised = storage_dtype(name).scale_bytes > 0
     if is_quantised and (first_scale + 2 * tokens) * _SCALE_BYTES > block_bytes:
         raise InternalError(f"a block of {block_bytes} bytes has no room for its scales")
     return BlockLayout(

@@ -22,6 +22,8 @@ _BIT_FORMS: dict[torch.dtype, Any] = {
     torch.bfloat16: np.uint16,
     torch.float16: np.int16,
     torch.int8: np.int8,
+    torch.float8_e4m3fn: np.uint8,
+    torch.float8_e5m2: np.bool_,
 }
 """How the numba kernels see each stored dtype."""
 
