@@ -9,6 +9,7 @@ class ExitCode(IntEnum):
     """What the process answers; `docs/cli.md` has the same table."""
 
     OK = 0
+    NO = 1
     USAGE = 2
     PARTIAL = 3
     CANNOT = 4

@@ -68,13 +68,17 @@ class Books:
     def take(self, count: int) -> Int64s:
         """`count` blocks with one owner each; cached blocks lose their contents when the free ones do not suffice."""
         missing = count - self.pool.free
-        while missing > 0:
-            victims = self.policy.take(missing)
-            if not len(victims):
-                raise InternalError(f"{missing} evictions wanted, but the eviction policy knows no cached block")
-            self._evict(victims)
-            missing -= len(victims)
+        if missing > 0 and self.forget(missing) < missing:
+            raise InternalError(f"{missing} evictions wanted, but the eviction policy knows too few cached blocks")
         return self.pool.allocate(count)
+
+    def forget(self, count: int) -> int:
+        """Evict `count` cached blocks, fewer when the policy knows no more; how many went."""
+        gone = 0
+        while gone < count and len(victims := self.policy.take(count - gone)):
+            self._evict(victims)
+            gone += len(victims)
+        return gone
 
     def drop(self, blocks: Int64s) -> None:
         """Give back one reference of each block, in this order (tail first)."""

@@ -141,6 +141,11 @@ class PagedManager:
         self.books = Books(self.settings)
         self.listener = self._listener
 
+    def forget_cached(self, count: int) -> int:
+        """Evict up to `count` cached blocks now, in the policy's order, as if room were needed; how many went."""
+        self.epoch += 1
+        return self.books.forget(min(count, self.books.pool.cached))
+
     def check_invariants(self) -> None:
         check_books(self.books)
 

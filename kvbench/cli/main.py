@@ -26,6 +26,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "suites": ("kvbench.cli.suites:suites", "List, show and describe suites."),
     "workload": ("kvbench.cli.workload:workload", "Look at a trace or a suite's requests."),
     "manifest": ("kvbench.cli.manifest:manifest", "Show or compare what a run controlled."),
+    "verify": ("kvbench.cli.verify:verify", "Random load and injected faults against the invariants."),
     "doctor": ("kvbench.cli.doctor:doctor", "What would make numbers bad on this machine."),
 }
 
@@ -65,8 +66,8 @@ def cli() -> None:
     """Benchmark paged KV caches: which block size, KV dtype, batch policy, prefix-cache and offload
     settings should I serve with?
 
-    Data goes to stdout, talk to stderr. Exit codes: 0 fine, 2 bad usage or input,
-    3 finished but some cases failed, 4 this machine cannot, 5 data missing or invalid, 70 our bug,
+    Data goes to stdout, talk to stderr. Exit codes: 0 fine, 1 the answer is no, 2 bad usage or
+    input, 3 finished but some cases failed, 4 this machine cannot, 5 data missing or invalid, 70 our bug,
     130 interrupted.
     """
 

@@ -20,6 +20,7 @@ is animated on a terminal only, and not when `CI` is set; elsewhere it is one pl
 | exit code | meaning |
 |---|---|
 | 0 | fine |
+| 1 | the answer is no: `verify` found something |
 | 2 | bad usage, suite, trace or checkpoint |
 | 3 | finished, but some cases failed; results kept |
 | 4 | this machine, or its memory, cannot run it |

@@ -24,6 +24,7 @@ sys.meta_path.insert(0, Blocker())
         "from kvbench.cli.main import run; sys.exit(run(['report', sys.argv[1]]))",
         "from kvbench.cli.main import run; sys.exit(run(['manifest', 'show', sys.argv[1]]))",
         "import kvbench; r = kvbench.open_run(sys.argv[1]); print(len(r.cases) + len(r.steps) + len(r.requests))",
+        "from kvbench.cli.main import run; sys.exit(run(['verify', '--steps', '50']))",
         "import kvbench.measure.metrics, kvbench.analysis.pareto, kvbench.analysis.consistency; print()",
     ],
 )

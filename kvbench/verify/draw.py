@@ -1,0 +1,119 @@
+"""A random scenario from a seed: small pools, few token ids, shared beginnings, and faults at every turn.
+
+Values of named settings are taken from the settings model itself, so a mechanism that is offered is also verified.
+"""
+
+from __future__ import annotations
+
+import random
+import typing
+from typing import Any, get_args
+
+from pydantic import ValidationError
+
+from kvbench.spec.engine import EngineSettings
+from kvbench.verify.honest import VOCAB, honest_output
+from kvbench.verify.scenario import FAULT_KINDS, Ask, Fault, Scenario
+
+LONGEST_STEM = 48
+FAULT_RATE = 0.02
+"""Faults per turn and request in flight, near enough."""
+GROUPS: tuple[tuple[int | None, ...], ...] = ((None,), (None,), (None,), (None, None))
+"""Layer groups: a window each, None for full attention"""
+_FIXED = frozenset({"attention", "weight_dtype", "kv_dtype"})
+"""Settings that only tensors know"""
+
+
+def draw_scenario(seed: int, fault_rate: float = FAULT_RATE) -> Scenario:
+    """The scenario of this seed; the same in every process of this version."""
+    rng = random.Random(seed)
+    windows = rng.choice(GROUPS)
+    engine, settings = _draw_settings(rng, windows)
+    asks = tuple(_draw_asks(rng))
+    longest = max(len(ask.prompt) + ask.output for ask in asks)
+    needed = -(-longest // settings.block_size) * len(windows)
+    blocks = needed + rng.choice([0, 0, 1, 2, 4, needed, 3 * needed])
+    if settings.allocator != "paged":
+        blocks = 2 * needed + rng.randrange(2 * needed)
+    turns = 4 + sum(ask.output for ask in asks)
+    return Scenario(
+        engine=engine,
+        num_blocks=max(blocks, 2),
+        host_blocks=rng.randint(1, 12) if settings.offload != "none" else 0,
+        max_context=longest + rng.randrange(8),
+        windows=windows,
+        asks=asks,
+        faults=tuple(_draw_faults(rng, turns, len(asks), fault_rate)),
+        weak_hash=settings.prefix_cache == "hash" and rng.random() < 0.15,
+    )
+
+
+def _draw_settings(rng: random.Random, windows: tuple[int | None, ...]) -> tuple[dict[str, Any], EngineSettings]:
+    """Settings that go together, as the suite would refuse the others."""
+    while True:
+        drawn: dict[str, Any] = {
+            "block_size": rng.choice([1, 2, 3, 4, 4, 8, 16]),
+            "max_sequences": rng.choice([1, 2, 3, 5, 12]),
+            "max_batch_tokens": rng.choice([1, 3, 8, 16, 64]),
+        }
+        for name, values in _named_settings():
+            if rng.random() < 0.6:
+                drawn[name] = rng.choice(values)
+        if drawn.get("offload", "none") != "none":
+            drawn["host_memory"] = 1 << 20
+        try:
+            settings = EngineSettings.model_validate(drawn)
+        except ValidationError:
+            continue
+        if settings.allocator == "paged" or set(windows) == {None}:
+            return drawn, settings
+
+
+def _named_settings() -> list[tuple[str, tuple[Any, ...]]]:
+    """Settings whose values are a list of names, and switches."""
+    found: list[tuple[str, tuple[Any, ...]]] = []
+    for name, info in EngineSettings.model_fields.items():
+        if name in _FIXED:
+            continue
+        if info.annotation is bool:
+            found.append((name, (False, True)))
+        elif typing.get_origin(info.annotation) is typing.Literal:
+            found.append((name, get_args(info.annotation)))
+    return found
+
+
+def _draw_asks(rng: random.Random) -> list[Ask]:
+    """Up to 14 requests; a few common beginnings, so that prefixes are shared, few ids, so that they part late, and
+    prompts that go on where an earlier answer ended."""
+    stems = [[rng.randrange(4) for _ in range(rng.randrange(1, 30))] for _ in range(2)]
+    asks: list[Ask] = []
+    for request_id in range(rng.randint(1, 14)):
+        stem = rng.choice([*stems, []])[: rng.randrange(1, 31)]
+        if asks and rng.random() < 0.3:
+            earlier = rng.choice(asks)
+            stem = [*earlier.prompt, *honest_output(earlier)]
+        prompt = (*stem[:LONGEST_STEM], *(rng.randrange(4) for _ in range(rng.randrange(1, 16))))
+        output = rng.randint(1, 14)
+        forced = tuple(rng.randrange(VOCAB) for _ in range(output)) if rng.random() < 0.3 else None
+        asks.append(
+            Ask(
+                request_id=request_id,
+                prompt=prompt,
+                output=output,
+                arrival=rng.randrange(20),
+                salt=rng.choice([None, None, "a", "b"]),
+                stops=rng.random() < 0.3,
+                forced=forced,
+            )
+        )
+    return asks
+
+
+def _draw_faults(rng: random.Random, turns: int, requests: int, rate: float) -> list[Fault]:
+    faults = []
+    for turn in range(turns):
+        for kind in FAULT_KINDS:
+            if rng.random() < rate:
+                argument = rng.randrange(requests) if kind == "abort" else rng.randrange(1 << 16)
+                faults.append(Fault(turn, kind, argument))
+    return faults

@@ -1,0 +1,197 @@
+"""One scenario through the real scheduler and the real cache, over the oracle's device, checked after every event."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, cast
+
+import numpy as np
+from pydantic import ValidationError
+
+from kvbench.cache.manager import make_manager
+from kvbench.cache.paged import PagedManager
+from kvbench.cache.types import CacheGroup, CacheManager, CacheSettings
+from kvbench.engine.job import Job
+from kvbench.engine.loop import EngineLoop
+from kvbench.errors import InternalError, UsageError
+from kvbench.spec.engine import EngineSettings
+from kvbench.verify.corrupt import corrupt_and_detect
+from kvbench.verify.honest import STOP_TOKENS, VOCAB, honest_output
+from kvbench.verify.oracle import OracleDevice
+from kvbench.verify.watch import Watch
+from kvbench.verify.weak_hash import WEAK, offer_weak_digest
+
+if TYPE_CHECKING:
+    from kvbench.engine.telemetry import RequestRecord
+    from kvbench.verify.scenario import Ask, Fault, Scenario
+
+_ENDLESS = 400
+"""Turns per token after which a load is said never to end"""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """`failure` is what was wrong, None when nothing was."""
+
+    steps: int
+    faults: int
+    failure: str | None = None
+
+
+class TurnClock:
+    """Time is the number of turns."""
+
+    def __init__(self) -> None:
+        self.time = 0.0
+
+    def restart(self) -> None:
+        self.time = 0.0
+
+    def now(self) -> float:
+        return self.time
+
+    def wait_until(self, t_s: float) -> None:
+        self.time = max(self.time, t_s)
+
+
+def play(scenario: Scenario) -> Outcome:
+    """Serve the scenario; whatever goes wrong, an exception of any kind included, is the outcome's `failure`.
+    `UsageError` when the settings are none that a suite could have."""
+    session = _Session(scenario)
+    try:
+        session.run()
+    except Exception as error:
+        return Outcome(session.device.steps, session.injected, f"{type(error).__name__}: {error}")
+    return Outcome(session.device.steps, session.injected)
+
+
+class _Session:
+    def __init__(self, scenario: Scenario) -> None:
+        self.scenario = scenario
+        self.settings = _settings(scenario)
+        sizes = _cache_settings(scenario, self.settings)
+        groups = len(scenario.windows)
+        self.device = OracleDevice(scenario.num_blocks, self.settings.block_size, groups, scenario.host_blocks, VOCAB)
+        self.watch = Watch(make_manager(sizes), self.device)
+        self.clock = TurnClock()
+        self.engine = EngineLoop(
+            cast("CacheManager", self.watch), self.settings, self.device,
+            block_bytes=1, vocab_size=VOCAB, clock=self.clock, check=True,
+        )  # fmt: skip
+        self.injected = 0
+        self._aborted: set[int] = set()
+        self._faults: dict[int, list[Fault]] = {}
+        for fault in scenario.faults:
+            self._faults.setdefault(fault.turn, []).append(fault)
+
+    def run(self) -> None:
+        coming = sorted(self.scenario.asks, key=lambda ask: (-ask.arrival, -ask.request_id))
+        limit = _ENDLESS + _ENDLESS * sum(len(ask.prompt) + ask.output for ask in self.scenario.asks)
+        for turn in range(limit):
+            while coming and coming[-1].arrival <= turn:
+                self.engine.add(_job(coming.pop()))
+            for fault in self._faults.get(turn, ()):
+                self._inject(fault)
+            self.clock.time = max(self.clock.time, float(turn))
+            if self.engine.has_work:
+                self._step()
+            elif not coming:
+                self._check_the_end()
+                return
+        raise InternalError(f"the load does not end within {limit} turns")
+
+    def _step(self) -> None:
+        record = self.engine.step()
+        self.watch.check_rows()
+        promised = self.settings.admission == "guaranteed-no-evict" and not self.watch.refusals.injected
+        if promised and record is not None and record.preemptions:
+            raise InternalError("a preemption, although room was promised to everyone")
+
+    def _inject(self, fault: Fault) -> None:
+        rng = random.Random(fault.argument)
+        self.injected += 1
+        if fault.kind == "abort":
+            self._abort(fault.argument)
+        elif fault.kind == "evict":
+            self._evict(1 + fault.argument % 4)
+        elif fault.kind == "refuse-admission":
+            self.watch.refusals.admissions += 1
+        elif fault.kind == "refuse-growth" and self.settings.admission != "guaranteed-no-evict":
+            self.watch.refusals.growths += 1
+        elif fault.kind == "corrupt":
+            unnoticed = corrupt_and_detect(self.watch, rng)
+            if unnoticed is not None:
+                raise InternalError(f"damage that nobody noticed: {unnoticed}")
+
+    def _abort(self, request_id: int) -> None:
+        scheduler = self.engine.scheduler
+        alive = [*scheduler.waiting, *scheduler.prefilling, *scheduler.decoding.sequences]
+        if request_id in [sequence.request_id for sequence in alive]:
+            self.engine.abort(request_id)
+            self.engine.check_invariants()
+            self._aborted.add(request_id)
+
+    def _evict(self, count: int) -> None:
+        if isinstance(self.watch.manager, PagedManager):
+            self.watch.manager.forget_cached(count)
+            self.engine.check_invariants()
+
+    def _check_the_end(self) -> None:
+        records, outputs = self.engine.take_finished(), self.engine.take_outputs()
+        asked = sorted(ask.request_id for ask in self.scenario.asks)
+        if sorted(record.request_id for record in records) != asked:
+            raise InternalError("requests are lost or finished twice")
+        by_id = {ask.request_id: ask for ask in self.scenario.asks}
+        for record in records:
+            self._check_answer(record, by_id[record.request_id], outputs.get(record.request_id, []))
+        stats = self.engine.manager.stats()
+        if stats.blocks_used or stats.blocks_in_transfer or stats.reserved_slots:
+            raise InternalError(f"{stats.blocks_used} blocks are still used when everything is over")
+
+    def _check_answer(self, record: RequestRecord, ask: Ask, output: list[int]) -> None:
+        expected = honest_output(ask)
+        if ask.request_id in self._aborted:
+            expected = expected[: record.output_tokens]
+        elif record.finish_reason not in ("length", "stop"):
+            raise InternalError(f"request {ask.request_id} ended as {record.finish_reason}: {record.error}")
+        if output != expected or record.output_tokens != len(expected):
+            raise InternalError(f"request {ask.request_id} got {output}, right is {expected}")
+
+
+def _settings(scenario: Scenario) -> EngineSettings:
+    try:
+        return EngineSettings.model_validate(scenario.engine)
+    except ValidationError as error:
+        reason = error.errors()[0]["msg"]
+        raise UsageError(f"the scenario's settings: {reason}", hint="give a file that `kvbench verify` wrote") from None
+
+
+def _job(ask: Ask) -> Job:
+    return Job(
+        request_id=ask.request_id,
+        prompt=np.array(ask.prompt, np.int32),
+        max_tokens=ask.output,
+        forced=None if ask.forced is None else np.array(ask.forced, np.int32),
+        stop_tokens=STOP_TOKENS if ask.stops else frozenset(),
+        arrival_s=float(ask.arrival),
+        salt=ask.salt,
+    )
+
+
+def _cache_settings(scenario: Scenario, settings: EngineSettings) -> CacheSettings:
+    if scenario.weak_hash:
+        offer_weak_digest()
+    groups = tuple(CacheGroup("full" if w is None else "window", w) for w in scenario.windows)
+    return CacheSettings(
+        block_size=settings.block_size,
+        num_blocks=scenario.num_blocks,
+        max_sequences=settings.max_sequences,
+        max_context=scenario.max_context,
+        groups=groups,
+        allocator=settings.allocator,
+        prefix_cache=settings.prefix_cache,
+        hash_function=WEAK if scenario.weak_hash else settings.hash_function,
+        eviction=settings.eviction,
+        host_blocks=scenario.host_blocks,
+    )
