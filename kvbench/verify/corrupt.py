@@ -135,4 +135,3 @@ def _put(array: Any, place: Any, value: int) -> Undo:
         array[place] = before
 
     return undo
-
