@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from kvbench.engine.copies import Outcome
 from kvbench.errors import InternalError
 from kvbench.verify.chain import ROOT, UInt64s, group_mark, next_link, token_after
 
@@ -21,14 +22,6 @@ if TYPE_CHECKING:
 
 POISON = 0xDEAD
 """What no position's number is: memory that was never written."""
-
-
-@dataclass(frozen=True, slots=True)
-class Moved:
-    """The oracle's transfers cost nothing."""
-
-    offload_bytes: int = 0
-    promotion_stall_s: float = 0.0
 
 
 @dataclass
@@ -51,13 +44,17 @@ class OracleDevice:
         self.host_tokens = np.full(host, -1, np.int64)
         self.marks = [group_mark(group) for group in range(self.num_groups)]
 
-    def transfer(self, transfers: Transfers) -> Moved:
-        """Offload, promote, copy, in this order."""
+    def start(self, transfers: Transfers) -> Outcome:
+        """All copies at once, in their order."""
         for here, there in ((self.links, self.host_links), (self.tokens, self.host_tokens)):
             there[transfers.offload_host] = here[transfers.offload_device]
             here[transfers.promote_device] = there[transfers.promote_host]
             here[transfers.copy_destination] = here[transfers.copy_source]
-        return Moved()
+        return Outcome(done=transfers)
+
+    def poll(self, *, wait: bool = False) -> Outcome:
+        """Nothing is ever under way."""
+        return Outcome()
 
     def forward(self, batch: StepBatch) -> list[int]:
         """Write the step's positions, each from what is read back of the one before it; the wanted rows' numbers."""
