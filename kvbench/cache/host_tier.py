@@ -64,7 +64,7 @@ class HostTier:
             return None
         if held is not None and not self.pins[held]:
             self.drop(held)
-        if name in self.blocks or not self._make_room():
+        if name in self.blocks or not self._make_room(name):
             return None
         block = self.free.pop()
         self.blocks[name] = block
@@ -95,10 +95,10 @@ class HostTier:
             raise InternalError(f"host block {block} is not part of any transfer")
         self.pins[block] -= 1
 
-    def _make_room(self) -> bool:
+    def _make_room(self, incoming: TierKey) -> bool:
         if self.free:
             return True
-        victim = next((block for block in self.order.order() if not self.pins[block]), None)
+        victim = next((block for block in self.order.order(incoming) if not self.pins[block]), None)
         if victim is not None:
             self.drop(victim, evicted=True)
         return victim is not None

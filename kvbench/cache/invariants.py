@@ -173,6 +173,8 @@ def check_host(books: Books) -> None:
     named = {block: name for block, name in enumerate(host.names) if name is not None}
     if named != {block: name for name, block in host.blocks.items()}:
         raise InternalError("the host index and the host blocks do not name each other")
+    if sorted(host.order.order()) != sorted(named):
+        raise InternalError("the host tier's order of eviction does not name exactly its contents")
     if sorted([*named, *host.free]) != list(range(host.num_blocks)):
         raise InternalError("free and used host blocks do not make up the host tier")
     if any(host.pins[block] for block in host.free):

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 TierKey = tuple[int, bytes]
 """Layer group and prefix key"""
 
-TIER_ORDERS = {"lru": "kvbench.cache.tier_order:LruOrder"}
+TIER_ORDERS = {"lru": "kvbench.cache.tier_order:LruOrder", "arc": "kvbench.cache.arc:ArcOrder"}
 
 
 class TierOrder(Protocol):
@@ -29,8 +29,9 @@ class TierOrder(Protocol):
         """It holds nothing any more; `evicted` when it had to make room."""
         ...
 
-    def order(self) -> Iterator[int]:
-        """All blocks that hold something, the next victim first; the tier takes the first that no copy holds."""
+    def order(self, incoming: TierKey | None = None) -> Iterator[int]:
+        """All blocks that hold something, the next victim first; the tier takes the first that no copy holds. Asked
+        with the name that the room is for, before `removed` and `added`."""
         ...
 
 
@@ -56,5 +57,5 @@ class LruOrder:
     def removed(self, block: int, *, evicted: bool) -> None:
         del self._blocks[block]
 
-    def order(self) -> Iterator[int]:
+    def order(self, incoming: TierKey | None = None) -> Iterator[int]:
         return iter(self._blocks)

@@ -142,6 +142,7 @@ def _cache_settings(model: Model, settings: EngineSettings, sizes: Sizes) -> Cac
         hash_function=settings.hash_function,
         eviction=settings.eviction,
         host_blocks=sizes.host_blocks,
+        host_eviction=settings.host_eviction,
         namespace=hashlib.sha256(identity.encode()).digest(),
     )
 

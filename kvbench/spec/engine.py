@@ -70,6 +70,9 @@ class EngineSettings(Settings):
     host_memory: Bytes = 0
     """Size of the host tier, bytes; needed when `offload = "host"`."""
 
+    host_eviction: Literal["lru", "arc"] = "lru"
+    """Which contents of the host tier give way: least recently used, or `arc`, which also remembers what has left."""
+
     attention: Literal["auto", "torch", "numba"] = "auto"
     """Attention backend; `auto` is numba on a CPU, torch on CUDA."""
 

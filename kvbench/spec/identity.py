@@ -32,7 +32,7 @@ SYNTHETIC_ONLY = ("requests", "input_tokens", "prefix", "sessions")
 RULES: dict[str, tuple[Moot, ...]] = {
     "model": (Moot(("seed",), 'model.weights is "checkpoint"', lambda m: m.weights == "checkpoint"),),
     "engine": (
-        Moot(("host_memory",), 'engine.offload is "none"', lambda e: e.offload == "none"),
+        Moot(("host_memory", "host_eviction"), 'engine.offload is "none"', lambda e: e.offload == "none"),
         Moot(("hash_function", "eviction"), 'engine.prefix_cache is "none"', lambda e: e.prefix_cache == "none"),
     ),
     "workload": (

@@ -194,7 +194,7 @@ def test_e66_making_room_on_the_host_stops_when_there_is_room() -> None:
         run_through(manager, range(start, start + 4))
     assert manager.stats().host_blocks_used == 4
     keys = [Content(range(start, start + 4)).keys(manager.books.chain, 1)[0] for start in range(0, 60, 10)]
-    assert [name[1] for name in manager.books.host.blocks] == keys[1:5]
+    assert [manager.books.host.names[block][1] for block in manager.books.host.order.order()] == keys[1:5]
 
 
 def test_e67_host_copies_of_blocks_on_the_device_can_be_reclaimed() -> None:

@@ -20,6 +20,7 @@ CACHES: dict[str, dict[str, Any]] = {
     "collisions": {"hash_function": "constant"},
     "host of 1": {"host_blocks": 1},
     "host of 4": {"host_blocks": 4},
+    "host by arc": {"host_blocks": 4, "host_eviction": "arc"},
     "endless host": {"host_blocks": ENDLESS_HOST},
     "host and collisions": {"host_blocks": 4, "hash_function": "constant"},
 }

@@ -126,6 +126,7 @@ def cache_settings(settings: EngineSettings, num_blocks: int, max_context: int, 
         prefix_cache=settings.prefix_cache,
         eviction=settings.eviction,
         host_blocks=host_blocks,
+        host_eviction=settings.host_eviction,
     )
 
 

@@ -112,6 +112,11 @@ DECIDING: list[tuple[str, Any, dict[str, Any]]] = [
     ("engine.eviction", "fifo", {"engine.prefix_cache": "hash"}),
     ("engine.offload", "host", {"engine.prefix_cache": "hash", "engine.host_memory": "1MiB"}),
     ("engine.host_memory", "2MiB", {"engine.prefix_cache": "hash", "engine.host_memory": 1, "engine.offload": "host"}),
+    (
+        "engine.host_eviction",
+        "arc",
+        {"engine.prefix_cache": "hash", "engine.host_memory": 1, "engine.offload": "host"},
+    ),
     ("engine.attention", "torch", {}),
     ("engine.weight_dtype", "fp16", {}),
     ("workload.source", "trace", {}),
