@@ -1,13 +1,18 @@
 """Decode: one query token per sequence against its paged context.
 
-    out[s, g] = Σ_t softmax_t(q[s, g] · k_t / √k_dim) v_t        over the tokens t of sequence s, KV head g // group
+    out[s, g] = Σ_t softmax_t(scale · q[s, g] · k_t) v_t      over the tokens t of sequence s, KV head g // group
 
 q `[S, query_heads, k_dim]`, out `[S or more, query_heads, v_dim]` float32 contiguous; table int32 `[S, width]`
 physical blocks; lengths int32 `[S]`, 0 gives zeros; `data` the layer's pool as a flat array of stored elements,
 `scales` the same memory as float32 (None for float forms); offsets as in the store's block layout; `parts` the threads
 to use, 1 for no parallel region. Launch `decode` itself; it trusts the ids, so they must have been checked.
 
-The work is cut into items of one sequence, one KV head and 256 tokens, dealt to threads in equal numbers; partial sums
+`window`: only the last that many tokens count, NO_WINDOW for all; nothing before them is read, not even the table's
+entries, so a decode costs O(window). `sinks` float32 `[query_heads]`, or `[0]` for none: a logit per head that enters
+the denominator of the softmax and nothing else. `cap` > 0: scores become cap · tanh(score / cap).
+A latent layer is one KV head whose V is the front of its K: `v_base` 0, `v_stride` k_dim, the scale shared.
+
+The work is cut into items of one sequence, one KV head and 256 tokens, counted from the first that is seen, dealt to threads in equal numbers; partial sums
 are merged at the end. The size of an item is fixed, so a sequence's result has the same bits in any batch and with any
 number of threads. Within an item softmax runs over tiles of 64 tokens whatever the block size, query heads of a KV head
 together. Tokens beyond the length are never loaded, so NaN in unwritten slots cannot get in (0 · NaN is NaN).
@@ -45,11 +50,14 @@ from kvbench_kernels.runtime import helper, kernel
 from kvbench_kernels.tiles import LANES, TILE, accumulate_of, highest, scores_of
 
 # isort: split
+from math import tanh
+
 import numpy as np
 from numba import float32, prange
 
 SPLIT = 256
 """Tokens of one work item."""
+NO_WINDOW = 1 << 62
 FAST = {"reassoc", "contract", "nsz"}
 LOG2E = 1.4426950408889634
 _scores1, _scores2, _scores4, _scores8 = scores_of(1), scores_of(2), scores_of(4), scores_of(8)
@@ -57,23 +65,25 @@ _accumulate1, _accumulate2, _accumulate4, _accumulate8 = (accumulate_of(heads) f
 
 
 @helper()
-def _first_items(lengths, kv_heads):
-    """Where each sequence's work items start: one per split of its context and KV head."""
+def _first_items(lengths, window, kv_heads):
+    """Where each sequence's work items start: one per split of what it sees of its context and KV head."""
     starts = np.empty(lengths.size + 1, np.int64)
     starts[0] = 0
     for s in range(lengths.size):
-        starts[s + 1] = starts[s] + (np.int64(lengths[s]) + SPLIT - 1) // SPLIT * kv_heads
+        starts[s + 1] = starts[s] + (min(np.int64(lengths[s]), window) + SPLIT - 1) // SPLIT * kv_heads
     return starts
 
 
 @helper()
-def _locate(item, s, starts, lengths, kv_heads):
+def _locate(item, s, starts, lengths, window, kv_heads):
     """Sequence (searched from s on), tokens [begin, end) and KV head of a work item."""
     while starts[s + 1] <= item:
         s += 1
     split = (item - starts[s]) // kv_heads
     h = item - starts[s] - split * kv_heads
-    return s, split * SPLIT, min((split + 1) * SPLIT, np.int64(lengths[s])), h
+    length = np.int64(lengths[s])
+    begin = max(0, length - window) + split * SPLIT
+    return s, begin, min(begin + SPLIT, length), h
 
 
 @helper()
@@ -124,13 +134,16 @@ def _scores(q, q_stride, data, rows, n, k_dim, p, ahead):
 
 
 @helper(fastmath=FAST)
-def _softmax(p, n, k_scales, v_scales, high, mass, shrink):
+def _softmax(p, n, k_scales, v_scales, cap, high, mass, shrink):
     """Scores → weights under the running maximum; `shrink` is what earlier tiles lose by its rise."""
     for g in range(high.size):
         row = p[g * TILE : (g + 1) * TILE]
         if k_scales is not None:
             for t in range(n):
                 row[t] *= k_scales[t]
+        if cap > 0.0:
+            for t in range(n):
+                row[t] = cap * tanh(row[t] / cap)
         m = max(high[g], highest(p, g * TILE))
         total = float32(0.0)
         for t in range(TILE):
@@ -173,19 +186,24 @@ def _work(
     scales,
     table,
     lengths,
+    window,
+    scale,
+    cap,
     kv_heads,
     k_dim,
     v_dim,
     block_size,
     block_elements,
     v_base,
+    v_stride,
     block_scales,
     k_scale_base,
     v_scale_base,
 ):
     """Items [first, last): one sequence's split for one KV head each, left in `partial` with its maximum and mass."""
     group = q.shape[1] // kv_heads
-    scale = float32(LOG2E / np.sqrt(k_dim))
+    scale = float32(LOG2E * scale)
+    cap = float32(LOG2E * cap)
     q_stride = (k_dim + LANES - 1) // LANES * LANES
     acc_stride = (v_dim + LANES - 1) // LANES * LANES
     queries = np.zeros(group * q_stride, np.float32)
@@ -202,7 +220,7 @@ def _work(
     shrink = np.empty(group, np.float32)
     s = 0
     for item in range(first, last):
-        s, begin, end, h = _locate(item, s, starts, lengths, kv_heads)
+        s, begin, end, h = _locate(item, s, starts, lengths, window, kv_heads)
         count = end - begin
         for g in range(group):
             high[g] = -np.inf
@@ -211,7 +229,7 @@ def _work(
                 queries[g * q_stride + d] = q[s, h * group + g, d] * scale
         acc[:] = 0.0
         _places(begin, count, table[s], h, k_rows, k_dim, 0, block_size, block_elements)
-        _places(begin, count, table[s], h, v_rows, v_dim, v_base, block_size, block_elements)
+        _places(begin, count, table[s], h, v_rows, v_stride, v_base, block_size, block_elements)
         if scales is not None:
             _places(begin, count, table[s], h, s_rows, 1, 0, block_size, block_scales)
             for t in range(count):
@@ -220,7 +238,7 @@ def _work(
         _repeat_last(k_rows, count)
         _repeat_last(v_rows, count)
         if item + 1 < last:
-            s1, begin1, end1, h1 = _locate(item + 1, s, starts, lengths, kv_heads)
+            s1, begin1, end1, h1 = _locate(item + 1, s, starts, lengths, window, kv_heads)
             coming = min(TILE, end1 - begin1)
             _places(begin1, coming, table[s1], h1, next_rows, k_dim, 0, block_size, block_elements)
             _repeat_last(next_rows, coming)
@@ -230,9 +248,9 @@ def _work(
             ahead = k_rows[tile + TILE : tile + 2 * TILE] if tile + TILE < count else next_rows
             _scores(queries, q_stride, data, k_tile, n, k_dim, p, v_tile)
             if scales is None:
-                _softmax(p, n, None, None, high, mass, shrink)
+                _softmax(p, n, None, None, cap, high, mass, shrink)
             else:
-                _softmax(p, n, k_scales[tile : tile + TILE], v_scales[tile : tile + TILE], high, mass, shrink)
+                _softmax(p, n, k_scales[tile : tile + TILE], v_scales[tile : tile + TILE], cap, high, mass, shrink)
             _accumulate(acc, acc_stride, shrink, data, v_tile, n, v_dim, p, ahead)
         for g in range(group):
             partial[item, g, v_dim] = high[g]
@@ -242,16 +260,17 @@ def _work(
 
 
 @helper(fastmath=FAST)
-def _merge(starts, partial, out, kv_heads, v_dim):
+def _merge(starts, partial, sinks, out, kv_heads, v_dim):
     group = out.shape[1] // kv_heads
     for s in range(starts.size - 1):
         for row in range(out.shape[1]):
             h = row // group
             g = row - h * group
-            m = float32(-np.inf)
+            sink = float32(LOG2E) * sinks[row] if sinks.size > 0 else float32(-np.inf)
+            m = sink
             for item in range(starts[s] + h, starts[s + 1], kv_heads):
                 m = max(m, partial[item, g, v_dim])
-            mass = float32(0.0)
+            mass = exp2(sink - m)
             for d in range(v_dim):
                 out[s, row, d] = 0.0
             for item in range(starts[s] + h, starts[s + 1], kv_heads):
@@ -271,29 +290,36 @@ def decode(
     scales,
     table,
     lengths,
+    sinks,
     out,
+    window,
+    scale,
+    cap,
     kv_heads,
     k_dim,
     v_dim,
     block_size,
     block_elements,
     v_base,
+    v_stride,
     block_scales,
     k_scale_base,
     v_scale_base,
     parts,
 ):
-    layout = (kv_heads, k_dim, v_dim, block_size, block_elements, v_base, block_scales, k_scale_base, v_scale_base)
-    starts = _first_items(lengths, kv_heads)
+    rule = (window, scale, cap)
+    dims = (kv_heads, k_dim, v_dim)
+    layout = (block_size, block_elements, v_base, v_stride, block_scales, k_scale_base, v_scale_base)
+    starts = _first_items(lengths, window, kv_heads)
     items = starts[lengths.size]
     partial = np.empty((items, q.shape[1] // kv_heads, v_dim + 2), np.float32)
     if parts == 1:
-        _work(0, items, starts, partial, q, data, scales, table, lengths, *layout)
+        _work(0, items, starts, partial, q, data, scales, table, lengths, *rule, *dims, *layout)
     else:
         for part in prange(parts):
             first, last = items * part // parts, items * (part + 1) // parts
-            _work(first, last, starts, partial, q, data, scales, table, lengths, *layout)
-    _merge(starts, partial, out, kv_heads, v_dim)
+            _work(first, last, starts, partial, q, data, scales, table, lengths, *rule, *dims, *layout)
+    _merge(starts, partial, sinks, out, kv_heads, v_dim)
 
 
 def reference(
@@ -302,12 +328,17 @@ def reference(
     scales,
     table,
     lengths,
+    sinks,
+    window,
+    scale,
+    cap,
     kv_heads,
     k_dim,
     v_dim,
     block_size,
     block_elements,
     v_base,
+    v_stride,
     block_scales,
     k_scale_base,
     v_scale_base,
@@ -316,10 +347,15 @@ def reference(
     out = np.zeros((lengths.size, q.shape[1], v_dim))
     layout = (block_size, block_elements, v_base, block_scales, k_scale_base, v_scale_base)
     for s in range(lengths.size):
-        k, v = gathered(data, scales, table[s], int(lengths[s]), kv_heads, k_dim, v_dim, *layout)
+        first = max(0, int(lengths[s]) - window)
+        own_v = 0 if v_base == 0 else v_dim
+        k, v = gathered(data, scales, table[s], first, int(lengths[s]), kv_heads, k_dim, own_v, *layout)
+        v = k[..., :v_dim] if v_base == 0 else v
         for row in range(q.shape[1] if lengths[s] else 0):
             h = row * kv_heads // q.shape[1]
-            scores = k[h] @ q[s, row].astype(np.float64) / np.sqrt(k_dim)
-            weights = np.exp(scores - scores.max())
-            out[s, row] = weights @ v[h] / weights.sum()
+            scores = scale * (k[h] @ q[s, row].astype(np.float64))
+            scores = cap * np.tanh(scores / cap) if cap > 0 else scores
+            high = max([scores.max(), *sinks[row : row + 1]])
+            weights = np.exp(scores - high)
+            out[s, row] = weights @ v[h] / (weights.sum() + np.exp(sinks[row : row + 1] - high).sum())
     return out

@@ -5,7 +5,8 @@
         int8, fp8     s = max|x| / m;  block[h, place, :] = round(x / s);  scale[h, place] = s
                       with m the largest number of the form: int8 127, e4m3 448, e5m2 57,344
 
-k `[T, kv_heads, k_dim]`, v `[T, kv_heads, v_dim]` float32 contiguous; slots int64 `[T]`; `data` the layer's pool as a
+k `[T, kv_heads, k_dim]`, v `[T, kv_heads, v_dim]` float32 contiguous, v_dim 0 for a latent layer, which stores no V and
+no scale of it; slots int64 `[T]`; `data` the layer's pool as a
 flat array of stored elements, `scales` the same memory as float32 (None for float forms). Offsets as in the store's
 block layout. A row whose scale is 0 or not finite is stored as zeros with that scale.
 
@@ -76,7 +77,8 @@ def _write_tokens(
             else:
                 scale = block * block_scales + place
                 _put_scaled_row(k[t, h], data, start + place * k_dim, scales, scale + k_scale_base)
-                _put_scaled_row(v[t, h], data, start + v_base + place * v_dim, scales, scale + v_scale_base)
+                if v_dim > 0:
+                    _put_scaled_row(v[t, h], data, start + v_base + place * v_dim, scales, scale + v_scale_base)
 
 
 @kernel(parallel=True)

@@ -32,7 +32,6 @@ class Transformer:
         self.geometry, self.weights, self.device = geometry, weights, device
         self._dtype = weights.embedding.dtype
         self._rotary = RotaryTable(geometry, device)
-        self._group_of_layer = _group_of_layer(geometry)
         self._last_layer = geometry.num_layers - 1
 
     def step(self, batch: StepBatch, store: KVStore, attention: AttentionBackend) -> Tensor:
@@ -44,7 +43,7 @@ class Transformer:
         hidden = F.embedding(self._staged(batch.token_ids), self.weights.embedding).float()
         for index, layer in enumerate(self.weights.layers):
             q, k, v = self._project(layer, hidden, rotations)
-            store.write(index, k, v, slots[self._group_of_layer[index]])
+            store.write(index, k, v, slots[store.group_of_layer[index]])
             if index == self._last_layer and len(wanted) == 0:
                 break
             attended = attention.attend(index, q, store).flatten(1).to(q.dtype)
@@ -78,8 +77,3 @@ class Transformer:
 
     def _staged(self, array: NDArray[np.int64]) -> Tensor:
         return torch.from_numpy(array).to(self.device, non_blocking=True)
-
-
-def _group_of_layer(geometry: ModelGeometry) -> list[int]:
-    found = {layer: index for index, group in enumerate(geometry.groups) for layer in group.layers}
-    return [found[layer] for layer in range(geometry.num_layers)]

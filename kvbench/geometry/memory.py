@@ -76,11 +76,13 @@ def window_blocks(window: int, block_size: int, chunk: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Layers of one group that share a block table. `layers` real ones, padded up to the pool's layers per block."""
+    """Layers of one group that share a block table. `layers` real ones, padded up to the pool's layers per block;
+    `layer_ids` are their numbers in the model, in the order of a block's planes."""
 
     group: LayerGroup
     layers: int
     used_bytes: int
+    layer_ids: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,8 +177,8 @@ def _layout(g: ModelGeometry, kv_dtype: str, block_size: int, width: int) -> Poo
     for group in g.groups:
         layer = layer_block_bytes(group, kv_dtype, block_size)
         for start in range(0, len(group.layers), width):
-            layers = min(width, len(group.layers) - start)
-            pieces.append(Piece(group, layers, layers * layer))
+            layer_ids = group.layers[start : start + width]
+            pieces.append(Piece(group, len(layer_ids), len(layer_ids) * layer, layer_ids))
     widest = max(layer_block_bytes(group, kv_dtype, block_size) for group in g.groups)
     return PoolLayout(width * widest, block_size, width, tuple(pieces))
 

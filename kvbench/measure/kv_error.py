@@ -9,6 +9,7 @@ from kvbench.engine.attention.registry import attention_backend
 from kvbench.engine.batch import StepBatch
 from kvbench.engine.kvstore.store import KVStore
 from kvbench.engine.model import Model
+from kvbench.geometry.memory import pool_layout
 from kvbench.workload.request import Segment
 from kvbench.workload.tokens import foreign_stream, token_ids
 
@@ -35,14 +36,16 @@ def _logits(model: Model, kv_dtype: str, block_size: int) -> torch.Tensor:
     count = min(PROMPT_TOKENS, model.geometry.max_context)
     blocks = -(-count // block_size)
     device = str(model.device)
-    store = KVStore(model.geometry, kv_dtype, block_size, blocks, device=device)
+    pieces = len(pool_layout(model.geometry, kv_dtype, block_size).pieces)
+    store = KVStore(model.geometry, kv_dtype, block_size, pieces * blocks, device=device)
+    tables = np.arange(1, pieces * blocks + 1, dtype=np.int32).reshape(pieces, 1, blocks)  # block 0 is the null block
     backend = attention_backend("torch", device)
     positions = np.arange(count, dtype=np.int64)
     batch = StepBatch(
         token_ids=token_ids((Segment(foreign_stream(), 0, count),), 0, model.geometry.vocab_size).astype(np.int64),
         positions=positions,
-        slots=np.tile(positions + block_size, (len(model.geometry.groups), 1)),  # block 0 is the null block
-        block_tables=np.tile(np.arange(1, blocks + 1, dtype=np.int32), (len(model.geometry.groups), 1, 1)),
+        slots=tables[:, 0, positions // block_size].astype(np.int64) * block_size + positions % block_size,
+        block_tables=tables,
         query_starts=np.array([0, count], dtype=np.int32),
         context_lengths=np.array([count], dtype=np.int32),
         num_decodes=0,

@@ -8,8 +8,7 @@ import torch
 
 from kvbench.engine.attention.registry import attention_backend
 from kvbench.engine.kvstore.store import KVStore
-from kvbench.errors import CannotRunError, InternalError
-from kvbench.geometry.model import LayerGroup
+from kvbench.errors import InternalError
 from kvbench_kernels import set_threads
 from tests.attention.batches import Paged, one_layer, paged, reference, slots_of, step_batch
 
@@ -26,7 +25,7 @@ ERROR_OF_ARITHMETIC = 5e-6
 def attend(name: str, case: Paged) -> torch.Tensor:
     backend = attention_backend(name, "cpu")
     backend.prepare(case.batch, case.store)
-    return backend.attend(0, case.q, case.store)
+    return backend.attend(0, case.q, case.store, case.rule)
 
 
 def check(name: str, case: Paged, kv_dtype: str) -> None:
@@ -179,19 +178,6 @@ def test_slots_outside_the_pool_are_refused() -> None:
     case.batch.slots = np.array([[3]])
     with pytest.raises(InternalError, match="slots 3 to 3"):
         attend("torch", case)
-
-
-def test_window_layers_are_refused() -> None:
-    case = paged("fp32", 4, (2, 2), (8, 8), [20])
-    geometry = case.store.geometry
-    window = LayerGroup("window", (0,), 2, 8, 8, window=8)
-    case.store.geometry = type(geometry)(**{**_fields(geometry), "groups": (window,)})
-    with pytest.raises(CannotRunError, match="window attention"):
-        attend("numba", case)
-
-
-def _fields(geometry: object) -> dict[str, object]:
-    return {name: getattr(geometry, name) for name in geometry.__dataclass_fields__}
 
 
 def test_k05_offsets_beyond_two_to_the_31() -> None:

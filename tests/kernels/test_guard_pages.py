@@ -1,4 +1,5 @@
-"""Nothing beyond the pool, the block table or the lengths is read: they end where an unreadable page begins."""
+"""Nothing beyond the pool, the block table or the lengths is read: they end where an unreadable page begins. Table
+entries before a window name blocks that do not exist."""
 
 from __future__ import annotations
 
@@ -32,7 +33,7 @@ def at_the_edge(array):
         print(ctypes.string_at(guard, 1))
     return place
 
-def run(form, k_dim, v_dim, block_size, context):
+def run(form, k_dim, v_dim, block_size, context, window):
     heads, group = 2, 3
     dtype = {
         "fp32": np.float32, "bf16": np.uint16, "fp16": np.int16, "int8": np.int8, "fp8_e4m3": np.uint8,
@@ -47,21 +48,25 @@ def run(form, k_dim, v_dim, block_size, context):
     blocks = -(-context // block_size)
     pool = at_the_edge(np.zeros((blocks + 1) * block, np.uint8))
     table = at_the_edge(np.arange(blocks, 0, -1, dtype=np.int32).reshape(1, -1))
+    first = max(0, context - window)
+    table[0, : first // block_size] = 2**31 - 1
+    sinks = at_the_edge(np.ones(heads * group, np.float32))
     lengths = at_the_edge(np.array([context], np.int32))
     scales = pool.view(np.float32) if is_scaled else None
     q = at_the_edge(np.ones((1, heads * group, k_dim), np.float32))
     out = at_the_edge(np.full((1, heads * group, v_dim), np.nan, np.float32))
-    layout = (block_size, block // size, tokens * k_dim, block // 4, first_scale, first_scale + tokens)
-    decode(q, pool.view(dtype), scales, table, lengths, out, heads, k_dim, v_dim, *layout, 1)
+    layout = (block_size, block // size, tokens * k_dim, v_dim, block // 4, first_scale, first_scale + tokens)
+    decode(q, pool.view(dtype), scales, table, lengths, sinks, out, window, 0.1, 0.0, heads, k_dim, v_dim, *layout, 1)
     assert (out == 0).all()
-    k = at_the_edge(np.full((heads, context, k_dim), np.nan, np.float32))
-    v = at_the_edge(np.full((heads, context, v_dim), np.nan, np.float32))
-    gather(pool.view(dtype), scales, table[0], k, v, *layout, 1)
+    k = at_the_edge(np.full((heads, context - first, k_dim), np.nan, np.float32))
+    v = at_the_edge(np.full((heads, context - first, v_dim), np.nan, np.float32))
+    gather(pool.view(dtype), scales, table[0], first, k, v, *layout[:3], *layout[4:], 1)
     assert (k == 0).all() and (v == 0).all()
 
 for k_dim, v_dim in ((64, 64), (5, 5), (8, 8), (40, 33), (128, 128)):
     for block_size, context in ((1, 5), (3, 64), (16, 300), (16, 256), (64, 1)):
-        run(sys.argv[1], k_dim, v_dim, block_size, context)
+        for window in (2**62, 40):
+            run(sys.argv[1], k_dim, v_dim, block_size, context, window)
 print("done")
 """
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from kvbench.engine.attention.rule import ScoreRule
 from kvbench_kernels import decode_numba, gather_numba, write_numba
 from tests.attention.batches import paged
 from tests.attention.test_backends import attend
@@ -13,19 +14,32 @@ from tests.attention.test_backends import attend
 CONTEXTS = [0, 1, 70, 300]
 
 
+RULES = {
+    "plain": (2**62, ScoreRule()),
+    "window": (37, ScoreRule()),
+    "sinks": (2**62, ScoreRule(0.3, sinks=torch.linspace(-3, 8, 6))),
+    "everything": (64, ScoreRule(0.4, 2.5, torch.linspace(8, -3, 6))),
+}
+
+
+@pytest.mark.parametrize("name", RULES)
 @pytest.mark.parametrize("kv_dtype", ["fp32", "fp16", "bf16", "fp8_e4m3", "fp8_e5m2", "int8"])
-def test_decode_and_gather_agree_with_their_pages(kv_dtype: str) -> None:
-    case = paged(kv_dtype, 5, (6, 2), (24, 40), CONTEXTS)
+def test_decode_and_gather_agree_with_their_pages(kv_dtype: str, name: str) -> None:
+    window, rule = RULES[name]
+    case = paged(kv_dtype, 5, (6, 2), (24, 40), CONTEXTS, window=None if window > 1000 else window, rule=rule)
     view = case.store.layers[0]
     y = view.layout
     offsets = (y.block_size, y.block_elements, y.v_base, y.block_scales, y.k_scale_base, y.v_scale_base)
     tables, lengths = case.batch.block_tables[0], case.batch.context_lengths
     dims = (y.kv_heads, y.k_dim, y.v_dim)
-    expected = decode_numba.reference(case.q.numpy(), view.flat, view.flat_scales, tables, lengths, *dims, *offsets)
+    sinks = np.empty(0, np.float32) if rule.sinks is None else rule.sinks.numpy()
+    numbers = (window, rule.scale_for(24), rule.soft_cap, *dims, *offsets[:3], y.v_stride, *offsets[3:])
+    expected = decode_numba.reference(case.q.numpy(), view.flat, view.flat_scales, tables, lengths, sinks, *numbers)
     np.testing.assert_allclose(attend("numba", case).numpy(), expected, atol=5e-6)
     for table, length in zip(tables, CONTEXTS, strict=True):
-        k, v = case.store.gather(0, torch.from_numpy(table), length)
-        plain = gather_numba.reference(view.flat, view.flat_scales, table, length, *dims, *offsets)
+        first = max(0, length - window)
+        k, v = case.store.gather(0, torch.from_numpy(table), length, first)
+        plain = gather_numba.reference(view.flat, view.flat_scales, table, first, length, *dims, *offsets)
         for got, wanted in zip((k, v), plain, strict=True):
             np.testing.assert_allclose(got.numpy(), wanted, rtol=1e-6)
 

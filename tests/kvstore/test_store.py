@@ -44,11 +44,11 @@ def test_numba_and_torch_store_the_same_bits(
     slots = torch.randperm(blocks * block_size)[:tokens] + block_size
     store.write(0, k, v, slots)
     TorchIO().write(twin.layers[0], k, v, slots)
-    assert torch.equal(store.pools[0].bytes, twin.pools[0].bytes)
+    assert torch.equal(store.pool.bytes, twin.pool.bytes)
     table = torch.arange(blocks, 0, -1, dtype=torch.int32)
     length = tokens - 1
     for ours, theirs in zip(
-        store.gather(0, table, length), TorchIO().gather(twin.layers[0], table, length), strict=True
+        store.gather(0, table, length), TorchIO().gather(twin.layers[0], table, 0, length), strict=True
     ):
         torch.testing.assert_close(ours, theirs, atol=0, rtol=0, equal_nan=True)
 
@@ -63,8 +63,8 @@ def test_gather_returns_what_was_written(kv_dtype: str) -> None:
     got_k, got_v = store.gather(1, table, 9)
     for got, given in ((got_k, k), (got_v, v)):
         torch.testing.assert_close(got, decode(*encode(given.transpose(0, 1), ELEMENTS[kv_dtype])), atol=0, rtol=0)
-    assert not store.pools[0].bytes[[0, 2]].any(), "other layers are untouched"
-    assert not store.pools[0].bytes[1, 0].any(), "the null block is untouched"
+    assert not store.pool.bytes[[0, 2]].any(), "other layers are untouched"
+    assert not store.pool.bytes[1, 0].any(), "the null block is untouched"
 
 
 @pytest.mark.parametrize("kv_dtype", ["fp16", "bf16"])
@@ -157,7 +157,7 @@ def test_a_slot_outside_the_pool_is_refused_and_nothing_is_written(slot: int) ->
     store = KVStore(one_layer(1, 8), "fp32", 4, 2)
     with pytest.raises(InternalError, match=f"slot {slot} of token 1"):
         store.write(0, torch.ones(2, 1, 8), torch.ones(2, 1, 8), torch.tensor([4, slot]))
-    assert not store.pools[0].bytes.any()
+    assert not store.pool.bytes.any()
 
 
 def test_a_gather_beyond_the_table_is_refused() -> None:
@@ -174,7 +174,7 @@ def test_the_pool_is_as_large_as_geometry_says(kv_dtype: str, shape: tuple[int, 
     store = KVStore(geometry, kv_dtype, block_size, 5)
     assert store.block_bytes == block_bytes(geometry, kv_dtype, block_size)
     assert store.capacity_bytes == 5 * store.block_bytes
-    assert store.pools[0].bytes.shape == (2, 6, layer_block_bytes(geometry.groups[0], kv_dtype, block_size))
+    assert store.pool.bytes.shape == (2, 6, layer_block_bytes(geometry.groups[0], kv_dtype, block_size))
 
 
 @pytest.mark.parametrize("block_size", [1, 3, 4, 16, 17, 256])
@@ -190,7 +190,7 @@ def test_no_byte_of_a_block_has_two_uses(kv_dtype: str, shape: tuple[int, int, i
     for mark, part in enumerate(parts, start=1):
         assert (part == mark).all()
     used = sum(part.numel() * part.element_size() for part in parts)
-    assert used <= store.pools[0].bytes.numel() < used + 3 * (16 + 4)
+    assert used <= store.pool.bytes.numel() < used + 3 * (16 + 4)
     assert block_layout(store.geometry.groups[0], kv_dtype, block_size) == view.layout
 
 
@@ -203,4 +203,4 @@ def test_flat_arrays_are_views_of_the_pool() -> None:
     view = (store := KVStore(one_layer(1, 8), "fp32", 4, 2)).layers[0]
     assert view.flat is not None
     view.flat[:] = np.float32(7)
-    assert (store.pools[0].bytes.view(torch.float32) == 7).all()
+    assert (store.pool.bytes.view(torch.float32) == 7).all()

@@ -47,7 +47,7 @@ def test_a_copied_block_reads_back_the_same_scales_included(kv_dtype: str) -> No
 @pytest.mark.parametrize("kv_dtype", DTYPES)
 def test_e62_bytes_are_identical_after_offload_and_promotion(kv_dtype: str) -> None:
     store = filled(kv_dtype)
-    pool = store.pools[0].bytes
+    pool = store.pool.bytes
     before = pool.clone()
     store.transfer(Transfers(offload_device=[2, 5, 8], offload_host=[3, 0, 1]))
     pool[:, [2, 5, 8]] = 0xAA
@@ -97,10 +97,10 @@ def test_one_source_may_have_many_destinations() -> None:
 
 def test_a_transfer_touches_nothing_else() -> None:
     store = filled("fp32")
-    before = store.pools[0].bytes.clone()
+    before = store.pool.bytes.clone()
     store.transfer(Transfers(offload_device=[1], offload_host=[2], copy_source=[4], copy_destination=[6]))
     keep = [0, 1, 2, 3, 4, 5, 7, 8]
-    assert torch.equal(store.pools[0].bytes[:, keep], before[:, keep])
+    assert torch.equal(store.pool.bytes[:, keep], before[:, keep])
     assert not store.hosts[0][[0, 1, 3]].any()
 
 
@@ -121,10 +121,10 @@ def test_no_transfers_cost_nothing() -> None:
 )
 def test_a_block_that_does_not_exist_is_refused_before_anything_moves(transfers: Transfers, text: str) -> None:
     store = filled("fp32")
-    before = store.pools[0].bytes.clone()
+    before = store.pool.bytes.clone()
     with pytest.raises(InternalError, match=text):
         store.transfer(transfers)
-    assert torch.equal(store.pools[0].bytes, before)
+    assert torch.equal(store.pool.bytes, before)
 
 
 def test_without_a_host_tier_every_offload_is_refused() -> None:

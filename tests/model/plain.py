@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ class PlainStore:
 
     def __init__(self, num_slots: int = 4096) -> None:
         self.num_slots = num_slots
+        self.group_of_layer = defaultdict(int)
         self.kept: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
 
     def write(self, layer: int, k: torch.Tensor, v: torch.Tensor, slots: torch.Tensor) -> None:

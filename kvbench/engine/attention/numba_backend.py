@@ -8,6 +8,7 @@ import numpy as np
 import torch
 
 from kvbench.engine.attention.grouped import causal_attention
+from kvbench.engine.attention.rule import PLAIN, ScoreRule
 from kvbench.engine.attention.staging import stage
 
 if TYPE_CHECKING:
@@ -16,6 +17,9 @@ if TYPE_CHECKING:
     from kvbench.engine.batch import StepBatch
     from kvbench.engine.kvstore.pool import LayerView
     from kvbench.engine.kvstore.store import KVStore
+
+
+_NO_SINKS = np.empty(0, np.float32)
 
 
 class NumbaAttention:
@@ -27,6 +31,7 @@ class NumbaAttention:
         from kvbench_kernels import decode_numba, runtime
 
         self._kernel, self._parts = decode_numba.decode, runtime.parts
+        self._no_window: int = decode_numba.NO_WINDOW
 
     def prepare(self, batch: StepBatch, store: KVStore) -> None:
         self._staged = stage(batch, store)
@@ -35,36 +40,41 @@ class NumbaAttention:
         self._tables = [tables[:count] for tables in self._staged.tables]
         self._rows = [torch.from_numpy(tables) for tables in self._staged.tables]
 
-    def attend(self, layer: int, q: Tensor, store: KVStore) -> Tensor:
+    def attend(self, layer: int, q: Tensor, store: KVStore, rule: ScoreRule = PLAIN) -> Tensor:
         staged, view, group = self._staged, store.layers[layer], store.group_of_layer[layer]
+        window = staged.windows[group]
         out = torch.empty((*q.shape[:2], view.layout.v_dim))
         if staged.num_decodes:
-            self._decode(q[: staged.num_decodes], view, self._tables[group], out)
+            self._decode(q[: staged.num_decodes], view, group, rule, out)
         for piece in staged.pieces:
-            k, v = store.gather(layer, self._rows[group][piece.sequence], piece.length)
-            out[piece.start : piece.end] = causal_attention(q[piece.start : piece.end], k, v)
+            rows = slice(piece.start, piece.end)
+            k, v = store.gather(layer, self._rows[group][piece.sequence], piece.length, piece.first_seen(window))
+            out[rows] = causal_attention(q[rows], k, v, rule, window)
         return out.to(q.dtype)
 
-    def _decode(
-        self, q: Tensor, view: LayerView, tables: np.ndarray[tuple[int, int], np.dtype[np.int32]], out: Tensor
-    ) -> None:
-        layout = view.layout
-        elements = self._staged.decode_tokens * layout.kv_heads * (layout.k_dim + layout.v_dim)
+    def _decode(self, q: Tensor, view: LayerView, group: int, rule: ScoreRule, out: Tensor) -> None:
+        layout, window = view.layout, self._staged.windows[group]
+        row = layout.k_dim if layout.is_latent else layout.k_dim + layout.v_dim
         self._kernel(
             q.float().contiguous().numpy(),
             view.flat,
             view.flat_scales,
-            tables,
+            self._tables[group],
             self._lengths,
+            _NO_SINKS if rule.sinks is None else rule.sinks.numpy(),
             out.numpy(),
+            self._no_window if window is None else window,
+            rule.scale_for(layout.k_dim),
+            rule.soft_cap,
             layout.kv_heads,
             layout.k_dim,
             layout.v_dim,
             layout.block_size,
             layout.block_elements,
             layout.v_base,
+            layout.v_stride,
             layout.block_scales,
             layout.k_scale_base,
             layout.v_scale_base,
-            self._parts(elements),
+            self._parts(self._staged.decode_tokens[group] * layout.kv_heads * row),
         )

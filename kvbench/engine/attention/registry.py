@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Protocol, cast
 
 import torch
 
+from kvbench.engine.attention.rule import PLAIN, ScoreRule
 from kvbench.engine.automatic import ATTENTION
 from kvbench.errors import CannotRunError, UsageError
 
@@ -34,13 +35,13 @@ class AttentionBackend(Protocol):
     name: str
 
     def prepare(self, batch: StepBatch, store: KVStore) -> None:
-        """Once per step: check and stage block tables and lengths. `InternalError` for a block that does not exist,
-        `CannotRunError` for a layer group that the backend cannot read."""
+        """Once per step: check and stage block tables and lengths. `InternalError` for a block that does not exist."""
         ...
 
-    def attend(self, layer: int, q: Tensor, store: KVStore) -> Tensor:
-        """q `[T, query_heads, k_head_dim]` → `[T, query_heads, v_head_dim]` in q's dtype; causal, and a sequence of
-        context length 0 gives zeros."""
+    def attend(self, layer: int, q: Tensor, store: KVStore, rule: ScoreRule = PLAIN) -> Tensor:
+        """q `[T, query_heads, k_dim]` → `[T, query_heads, v_dim]` in q's dtype; causal, within the window of the
+        layer's group if it has one, and a sequence of context length 0 gives zeros. Table entries of blocks wholly
+        before the window are not looked at."""
         ...
 
 

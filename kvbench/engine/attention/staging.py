@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from kvbench.errors import CannotRunError, InternalError
+from kvbench.errors import InternalError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -25,32 +25,35 @@ class PrefillPiece:
     end: int
     length: int
 
+    def first_seen(self, window: int | None) -> int:
+        """The first token that the piece's first row sees."""
+        return 0 if window is None else max(0, self.length - (self.end - self.start) - window + 1)
+
 
 @dataclass(frozen=True, slots=True)
 class StagedBatch:
-    """`tables` `[G, S, width]` and `lengths` `[S]`, int32 and contiguous; the first `num_decodes` sequences decode."""
+    """`tables` `[G, S, width]` and `lengths` `[S]`, int32 and contiguous; the first `num_decodes` sequences decode.
+    `windows` and `decode_tokens`, the tokens that all decodes see, are per group."""
 
     tables: NDArray[np.int32]
     lengths: NDArray[np.int32]
     num_decodes: int
-    decode_tokens: int
+    windows: tuple[int | None, ...]
+    decode_tokens: tuple[int, ...]
     pieces: tuple[PrefillPiece, ...]
 
 
 def stage(batch: StepBatch, store: KVStore) -> StagedBatch:
     """Check the batch against the store and split it."""
-    for group in store.geometry.groups:
-        if group.kind != "full":
-            raise CannotRunError(
-                f"{store.geometry.name} has {group.kind} attention layers, which this engine cannot run",
-                hint="choose a model with full attention only, such as a llama or qwen3",
-            )
     tables = np.ascontiguousarray(batch.block_tables, dtype=np.int32)
     lengths = np.ascontiguousarray(batch.context_lengths, dtype=np.int32)
-    _check_tables(tables, lengths, store)
+    windows = tuple(piece.group.window for piece in store.pieces)
+    _check_tables(tables, lengths, batch.query_lengths, windows, store)
     _check_slots(batch.slots, store)
     count = batch.num_decodes
-    return StagedBatch(tables, lengths, count, int(lengths[:count].sum()), _pieces(batch))
+    whole = int(lengths[:count].sum())
+    seen = tuple(whole if w is None else int(np.minimum(lengths[:count], w).sum()) for w in windows)
+    return StagedBatch(tables, lengths, count, windows, seen, _pieces(batch))
 
 
 def _pieces(batch: StepBatch) -> tuple[PrefillPiece, ...]:
@@ -62,15 +65,25 @@ def _pieces(batch: StepBatch) -> tuple[PrefillPiece, ...]:
     )
 
 
-def _check_tables(tables: NDArray[np.int32], lengths: NDArray[np.int32], store: KVStore) -> None:
-    """Every block that holds a token of its sequence exists and is not the null block."""
+def _check_tables(
+    tables: NDArray[np.int32],
+    lengths: NDArray[np.int32],
+    queries: NDArray[np.int32],
+    windows: tuple[int | None, ...],
+    store: KVStore,
+) -> None:
+    """Every block that holds a token which some query of its sequence sees exists and is not the null block."""
     used = -(-lengths // store.block_size)
     width = tables.shape[2]
     if used.max(initial=0) > width:
         raise InternalError(f"a block table of {width} blocks cannot hold {lengths.max()} tokens")
     is_wrong = (tables < 1) | (tables > store.num_blocks)
     if is_wrong.any():
-        is_wrong &= np.arange(width) < used[:, None]
+        places = np.arange(width)
+        is_wrong &= places < used[:, None]
+        for group, window in enumerate(windows):
+            if window is not None:
+                is_wrong[group] &= places >= (np.maximum(lengths - queries - window + 1, 0) // store.block_size)[:, None]
     if is_wrong.any():
         group, sequence, place = np.argwhere(is_wrong)[0].tolist()
         block = tables[group, sequence, place]

@@ -1,4 +1,4 @@
-"""Where K, V and scales of one token lie in a layer's pool.
+"""Where K, V and scales of one token lie in a layer's plane of the pool.
 
 The block's size in bytes is `geometry.memory.layer_block_bytes`, the one source of that arithmetic; this file adds the
 offsets within it: K `[kv_heads, block_size, k_dim]`, V `[kv_heads, block_size, v_dim]`, float32 scales of K
@@ -33,17 +33,23 @@ _SCALE_BYTES = 4
 
 @dataclass(frozen=True, slots=True)
 class BlockLayout:
-    """Offsets within one block of one layer; `…_base` and `block_elements` count elements of the stored dtype,
-    `…scale_base` and `block_scales` count float32."""
+    """Offsets within one block of one layer; `…_base`, `v_stride` and `block_elements` count elements of the stored
+    dtype, `…scale_base` and `block_scales` count float32.
+
+    `block_elements` and `block_scales` lead to the next block: in a pool of unequal layers a narrow one uses the first
+    `block_bytes` of its row. `v_stride` leads from one token's V to the next one's.
+    """
 
     kv_dtype: str
     block_size: int
     kv_heads: int
     k_dim: int
     v_dim: int
+    is_latent: bool
     block_bytes: int
     block_elements: int
     v_base: int
+    v_stride: int
     is_quantised: bool
     block_scales: int
     k_scale_base: int
@@ -54,30 +60,37 @@ class BlockLayout:
         return ELEMENTS[self.kv_dtype]
 
 
-def block_layout(group: LayerGroup, kv_dtype: str, block_size: int) -> BlockLayout:
-    """The layout of one layer group; `UsageError` for a KV dtype that cannot be stored."""
+def block_layout(
+    group: LayerGroup, kv_dtype: str, block_size: int, row_bytes: int | None = None, latent_rank: int = 0
+) -> BlockLayout:
+    """The layout of one layer group, in a pool whose rows have `row_bytes` (its own, unless given). `latent_rank` is
+    the part of a latent row that reads as V. `UsageError` for a KV dtype that cannot be stored."""
     name = canonical_dtype(kv_dtype)
     if name not in ELEMENTS:
         raise UsageError(f"KV dtype {kv_dtype!r} cannot be stored", hint=f"one of {', '.join(ELEMENTS)}")
     itemsize = ELEMENTS[name].itemsize
     block_bytes = layer_block_bytes(group, name, block_size)
+    row_bytes = row_bytes or block_bytes
+    is_latent = group.kind == "latent"
     tokens = group.kv_heads * block_size
     elements = tokens * (group.k_head_dim + group.v_head_dim)
     first_scale = -(-elements * itemsize // _SCALE_BYTES)
     is_quantised = storage_dtype(name).scale_bytes > 0
-    if is_quantised and (first_scale + 2 * tokens) * _SCALE_BYTES > block_bytes:
+    if is_quantised and (first_scale + (1 if is_latent else 2) * tokens) * _SCALE_BYTES > block_bytes:
         raise InternalError(f"a block of {block_bytes} bytes has no room for its scales")
     return BlockLayout(
         kv_dtype=name,
         block_size=block_size,
         kv_heads=group.kv_heads,
         k_dim=group.k_head_dim,
-        v_dim=group.v_head_dim,
+        v_dim=latent_rank if is_latent else group.v_head_dim,
+        is_latent=is_latent,
         block_bytes=block_bytes,
-        block_elements=block_bytes // itemsize,
-        v_base=tokens * group.k_head_dim,
+        block_elements=row_bytes // itemsize,
+        v_base=0 if is_latent else tokens * group.k_head_dim,
+        v_stride=group.k_head_dim if is_latent else group.v_head_dim,
         is_quantised=is_quantised,
-        block_scales=block_bytes // _SCALE_BYTES,
+        block_scales=row_bytes // _SCALE_BYTES,
         k_scale_base=first_scale,
-        v_scale_base=first_scale + tokens,
+        v_scale_base=first_scale if is_latent else first_scale + tokens,
     )

@@ -1,4 +1,4 @@
-"""The pool of one layer group, and the typed views of it that reading and writing need."""
+"""The pool that all layers share, and the typed views of it that reading and writing need."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ import numpy as np
 import torch
 
 from kvbench.engine.kvstore.layout import BlockLayout, block_layout
+from kvbench.geometry.memory import pool_layout
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from kvbench.geometry.model import LayerGroup
+    from kvbench.geometry.model import ModelGeometry
 
 _BIT_FORMS: dict[torch.dtype, Any] = {
     torch.float32: np.float32,
@@ -31,7 +32,8 @@ _BIT_FORMS: dict[torch.dtype, Any] = {
 @dataclass(frozen=True, slots=True)
 class LayerView:
     """One layer's blocks. `k` and `v` are `[num_blocks + 1, kv_heads, block_size, d]` in the stored dtype, the scales
-    `[num_blocks + 1, kv_heads, block_size]`; `flat` and `flat_scales` are the same memory as 1-D numpy arrays (CPU)."""
+    `[num_blocks + 1, kv_heads, block_size]`; `flat` and `flat_scales` are the same memory as 1-D numpy arrays (CPU).
+    A latent layer's `v` is a part of its `k`, with K's scales."""
 
     layout: BlockLayout
     k: Tensor
@@ -42,15 +44,29 @@ class LayerView:
     flat_scales: np.ndarray[Any, Any] | None
 
 
-class GroupPool:
-    """uint8 `[layers, num_blocks + 1, layer_block_bytes]`; block 0 is the null block."""
+class BlockPool:
+    """uint8 `[layers per block, num_blocks + 1, bytes of the widest layer]`; block 0 is the null block.
+
+    One for all pieces of a model's `pool_layout`: a physical block serves whichever piece takes it, layer j of the
+    piece in plane j. `layers` are the model's, in its own order; `piece_of_layer` says whose block table names their
+    blocks.
+    """
 
     def __init__(
-        self, group: LayerGroup, kv_dtype: str, block_size: int, num_blocks: int, device: torch.device
+        self, geometry: ModelGeometry, kv_dtype: str, block_size: int, num_blocks: int, device: torch.device
     ) -> None:
-        self.layout = block_layout(group, kv_dtype, block_size)
-        self.bytes = allocate((len(group.layers), num_blocks + 1, self.layout.block_bytes), device)
-        self.layers = [_layer_view(self.layout, layer) for layer in self.bytes]
+        pool = pool_layout(geometry, kv_dtype, block_size)
+        row_bytes = pool.block_bytes // pool.layers_per_block
+        latent_rank = geometry.latent.kv_lora_rank if geometry.latent else 0
+        layouts = [block_layout(p.group, kv_dtype, block_size, row_bytes, latent_rank) for p in pool.pieces]
+        self.bytes = allocate((pool.layers_per_block, num_blocks + 1, row_bytes), device)
+        views: dict[int, tuple[int, LayerView]] = {}
+        for index, (piece, layout) in enumerate(zip(pool.pieces, layouts, strict=True)):
+            for plane, layer in enumerate(piece.layer_ids):
+                views[layer] = index, _layer_view(layout, self.bytes[plane])
+        self.pieces = pool.pieces
+        self.piece_of_layer = [views[layer][0] for layer in range(geometry.num_layers)]
+        self.layers = [views[layer][1] for layer in range(geometry.num_layers)]
 
 
 def allocate(shape: tuple[int, ...], device: torch.device) -> Tensor:
@@ -69,10 +85,11 @@ def _layer_view(layout: BlockLayout, layer: Tensor) -> LayerView:
     scales = layer.view(torch.float32) if layout.is_quantised else None
     on_cpu = layer.device.type == "cpu"
     flat = layer.view(-1).numpy() if on_cpu else None
+    k = _part(layout, elements, 0, layout.k_dim)
     return LayerView(
         layout=layout,
-        k=_part(layout, elements, 0, layout.k_dim),
-        v=_part(layout, elements, layout.v_base, layout.v_dim),
+        k=k,
+        v=k[..., : layout.v_dim] if layout.is_latent else _part(layout, elements, layout.v_base, layout.v_dim),
         k_scale=None if scales is None else _part(layout, scales, layout.k_scale_base, 1).squeeze(-1),
         v_scale=None if scales is None else _part(layout, scales, layout.v_scale_base, 1).squeeze(-1),
         flat=None if flat is None else flat.view(_BIT_FORMS[layout.element]),

@@ -22,11 +22,11 @@ class BlockIO(Protocol):
     """How tokens get into blocks and out of them."""
 
     def write(self, view: LayerView, k: Tensor, v: Tensor, slots: Tensor) -> None:
-        """Store K and V `[T, kv_heads, d]` at flat slots `[T]` int64."""
+        """Store K and V `[T, kv_heads, d]` at flat slots `[T]` int64; a latent layer's V has d = 0."""
         ...
 
-    def gather(self, view: LayerView, table: Tensor, length: int) -> tuple[Tensor, Tensor]:
-        """float32 K and V `[kv_heads, length, d]` of the first `length` tokens of a block table `[n]`."""
+    def gather(self, view: LayerView, table: Tensor, start: int, end: int) -> tuple[Tensor, Tensor]:
+        """float32 K and V `[kv_heads, end − start, d]` of tokens [start, end) of a block table `[n]`."""
         ...
 
 
@@ -37,21 +37,24 @@ class TorchIO:
         size = view.layout.block_size
         block = torch.div(slots, size, rounding_mode="floor")
         place = slots - block * size
-        for x, stored, scales in ((k, view.k, view.k_scale), (v, view.v, view.v_scale)):
+        parts = ((k, view.k, view.k_scale), (v, view.v, view.v_scale))
+        for x, stored, scales in parts[:1] if view.layout.is_latent else parts:
             elements, scale = encode(x, view.layout.element)
             stored[block, :, place] = elements
             if scales is not None and scale is not None:
                 scales[block, :, place] = scale
 
-    def gather(self, view: LayerView, table: Tensor, length: int) -> tuple[Tensor, Tensor]:
-        blocks = table[: -(-length // view.layout.block_size)].long()
-        return _joined(view.k, view.k_scale, blocks, length), _joined(view.v, view.v_scale, blocks, length)
+    def gather(self, view: LayerView, table: Tensor, start: int, end: int) -> tuple[Tensor, Tensor]:
+        size = view.layout.block_size
+        blocks = table[start // size : -(-end // size)].long()
+        tokens = slice(start % size, start % size + end - start)
+        return _joined(view.k, view.k_scale, blocks, tokens), _joined(view.v, view.v_scale, blocks, tokens)
 
 
-def _joined(stored: Tensor, scales: Tensor | None, blocks: Tensor, length: int) -> Tensor:
+def _joined(stored: Tensor, scales: Tensor | None, blocks: Tensor, tokens: slice) -> Tensor:
     """Blocks one after the other, head by head."""
-    elements = stored[blocks].transpose(0, 1).flatten(1, 2)[:, :length]
-    scale = None if scales is None else scales[blocks].transpose(0, 1).flatten(1, 2)[:, :length]
+    elements = stored[blocks].transpose(0, 1).flatten(1, 2)[:, tokens]
+    scale = None if scales is None else scales[blocks].transpose(0, 1).flatten(1, 2)[:, tokens]
     return decode(elements, scale)
 
 
@@ -82,14 +85,15 @@ class NumbaIO:
         if bad >= 0:
             raise InternalError(f"slot {int(slots[bad])} of token {bad} is outside the pool or in the null block")
 
-    def gather(self, view: LayerView, table: Tensor, length: int) -> tuple[Tensor, Tensor]:
+    def gather(self, view: LayerView, table: Tensor, start: int, end: int) -> tuple[Tensor, Tensor]:
         layout = view.layout
-        k = torch.empty((layout.kv_heads, length, layout.k_dim))
-        v = torch.empty((layout.kv_heads, length, layout.v_dim))
+        k = torch.empty((layout.kv_heads, end - start, layout.k_dim))
+        v = torch.empty((layout.kv_heads, end - start, 0 if layout.is_latent else layout.v_dim))
         self._gather(
             view.flat,
             view.flat_scales,
             table.contiguous().numpy(),
+            start,
             k.numpy(),
             v.numpy(),
             layout.block_size,
@@ -100,4 +104,4 @@ class NumbaIO:
             layout.v_scale_base,
             self._parts(k.numel() + v.numel()),
         )
-        return k, v
+        return k, k[..., : layout.v_dim] if layout.is_latent else v
