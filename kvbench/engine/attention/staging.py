@@ -83,9 +83,8 @@ def _check_tables(
         is_wrong &= places < used[:, None]
         for group, window in enumerate(windows):
             if window is not None:
-                is_wrong[group] &= (
-                    places >= (np.maximum(lengths - queries - window + 1, 0) // store.block_size)[:, None]
-                )
+                first_seen = np.maximum(lengths - queries - window + 1, 0)
+                is_wrong[group] &= places >= (first_seen // store.block_size)[:, None]
     if is_wrong.any():
         group, sequence, place = np.argwhere(is_wrong)[0].tolist()
         block = tables[group, sequence, place]
