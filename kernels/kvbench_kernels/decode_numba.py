@@ -13,10 +13,11 @@ the denominator of the softmax and nothing else. `cap` > 0: scores become cap ·
 A latent layer is one KV head whose V is the front of its K: `v_base` 0, `v_stride` k_dim, the scale shared.
 
 The work is cut into items of one sequence, one KV head and 256 tokens, counted from the first that is seen, dealt to
-threads in equal numbers; partial sums are merged at the end. The size of an item is fixed, so a sequence's result has the same bits in any batch and with any
-number of threads. Within an item softmax runs over tiles of 64 tokens whatever the block size, query heads of a KV head
-together. Tokens beyond the length are never loaded, so NaN in unwritten slots cannot get in (0 · NaN is NaN).
-int8: the K scale multiplies the score and the V scale the weight, not each element.
+threads in equal numbers; partial sums are merged at the end. The size of an item is fixed, so a sequence's result has
+the same bits in any batch and with any number of threads. Within an item softmax runs over tiles of 64 tokens whatever
+the block size, query heads of a KV head together. Tokens beyond the length are never loaded, so NaN in unwritten slots
+cannot get in (0 · NaN is NaN). Narrow forms: the K scale multiplies the score and the V scale the weight, not each
+element.
 
 Fast math is `reassoc, contract, nsz`: sums may be taken in any order; NaN and infinity keep their meaning.
 
