@@ -91,7 +91,7 @@ def commit_admission(books: Books, plan: Plan) -> Admission:
     if not isinstance(detail, AdmissionDetail):
         raise InternalError("this plan was not made by the paged manager")
     row = books.tables.open(plan.content, plan.hold_tokens)
-    _pin_hits(books, detail)
+    _pin_hits(books, detail, plan.content.priority)
     blocks = books.take(plan.new_blocks)
     used = 0
     for group, hits in enumerate(detail.groups):
@@ -154,12 +154,14 @@ def _find_on_host(books: Books, group: int, keys: list[bytes], tokens: Int32s, d
     return found
 
 
-def _pin_hits(books: Books, detail: AdmissionDetail) -> None:
+def _pin_hits(books: Books, detail: AdmissionDetail, priority: int) -> None:
     """Hits of all groups, on both tiers, are ours before anything is evicted or allocated (E06, E07)."""
     for hits in detail.groups:
         if len(hits.device):
             books.pool.retain(hits.device, hits.was_cached)
             books.policy.forget(hits.device)
+            if books.policy.watches_priority:
+                books.policy.used_by(priority, hits.device)
         if books.host is not None:
             for block in reversed(hits.host):
                 books.host.pin(block)

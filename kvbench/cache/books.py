@@ -11,13 +11,12 @@ Who may do what with a physical block, from the admission that takes it to the t
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from kvbench.cache.content import KeyChain
-from kvbench.cache.eviction import EVICTION_POLICIES
+from kvbench.cache.eviction.policy import make_policy
 from kvbench.cache.host_tier import HostTier
 from kvbench.cache.pool import BlockPool
 from kvbench.cache.prefix import HashIndex, Labels
@@ -27,14 +26,7 @@ from kvbench.cache.types import CacheStats, Int64s, Transfers
 from kvbench.errors import InternalError
 
 if TYPE_CHECKING:
-    from kvbench.cache.eviction import EvictionPolicy
     from kvbench.cache.types import CacheSettings
-
-
-def make_policy(name: str, pool: BlockPool) -> EvictionPolicy:
-    module, _, attribute = EVICTION_POLICIES[name].partition(":")
-    policy: EvictionPolicy = getattr(import_module(module), attribute)(pool)
-    return policy
 
 
 class Books:
@@ -47,7 +39,7 @@ class Books:
         self.chain = KeyChain(settings.block_size, settings.namespace, settings.hash_function)
         self.pool = BlockPool(settings.num_blocks)
         self.tables = BlockTables(self.num_groups, settings.max_sequences, settings.max_context, settings.block_size)
-        self.policy = make_policy(settings.eviction, self.pool)
+        self.policy = make_policy(settings, self.pool)
         self.labels = Labels(settings.num_blocks if self.caching else 0, settings.block_size)
         self.indexes = [HashIndex(self.pool, self.labels, self.policy, group) for group in range(self.num_groups)]
         self.host = self._host_tier(settings) if settings.host_blocks else None

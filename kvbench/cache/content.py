@@ -76,12 +76,21 @@ class KeyChain:
 class Content:
     """Token ids of one sequence, growing at the end; keys are computed on first use and kept."""
 
-    __slots__ = ("_buffer", "_chain", "_keys", "length", "salt")
+    __slots__ = ("_buffer", "_chain", "_keys", "length", "priority", "salt")
 
-    def __init__(self, tokens: Sequence[int] | NDArray[np.integer], *, salt: str | None = None, capacity: int = 0):
+    def __init__(
+        self,
+        tokens: Sequence[int] | NDArray[np.integer],
+        *,
+        salt: str | None = None,
+        capacity: int = 0,
+        priority: int = 0,
+    ) -> None:
+        """`priority` is the request's: what eviction by priority goes by. It is no part of the keys."""
         given = np.asarray(tokens, dtype=_TOKEN)
         self.length = len(given)
         self.salt = salt
+        self.priority = priority
         self._buffer = np.empty(max(capacity, self.length, 1), dtype=_TOKEN)
         self._buffer[: self.length] = given
         self._chain: KeyChain | None = None
@@ -119,7 +128,7 @@ class Content:
 
     def copy(self) -> Content:
         """An independent content with the same tokens, for a forked sequence."""
-        twin = Content(self.tokens, salt=self.salt, capacity=len(self._buffer))
+        twin = Content(self.tokens, salt=self.salt, capacity=len(self._buffer), priority=self.priority)
         twin._chain, twin._keys = self._chain, self._keys.copy()
         return twin
 

@@ -6,7 +6,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from kvbench.cache.content import HASH_FUNCTIONS
-from kvbench.cache.eviction import EVICTION_POLICIES
+from kvbench.cache.eviction.policy import EVICTION_POLICIES
 from kvbench.cache.prefix import PREFIX_CACHES
 from kvbench.cache.tier_order import TIER_ORDERS
 from kvbench.errors import UsageError
@@ -36,6 +36,8 @@ def make_manager(settings: CacheSettings) -> CacheManager:
     for name in ("block_size", "num_blocks", "max_sequences", "max_context"):
         if getattr(settings, name) < 1:
             raise UsageError(f"{name} is {getattr(settings, name)}", hint=f"{name} must be at least 1")
+    if min(settings.lrc_alpha, settings.lrc_beta) < 0:
+        raise UsageError("lrc_alpha and lrc_beta must not be negative", hint="they weigh references and age")
     if settings.host_blocks < 0 or not settings.groups:
         raise UsageError("host_blocks must not be negative, and there must be at least one layer group")
     if settings.host_blocks and settings.prefix_cache == "none":

@@ -17,7 +17,7 @@ from kvbench.cache.types import Int32s, Int64s
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from kvbench.cache.eviction import EvictionPolicy
+    from kvbench.cache.eviction.policy import EvictionPolicy
     from kvbench.cache.pool import BlockPool
 
 PREFIX_CACHES = ("none", "hash")

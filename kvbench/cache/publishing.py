@@ -50,7 +50,11 @@ def _publish_tails(books: Books, rows: Int64s, logical: Int32s) -> None:
         flat = books.tables.flat[group]
         before = books.pool.content_ids.take(flat.take(np.maximum(entries - 1, 0)))
         parents = np.where(logical > 0, before, roots)
-        index.publish_tails(keys, tokens, flat.take(entries).astype(np.int64), parents)
+        blocks = flat.take(entries).astype(np.int64)
+        if books.policy.watches_priority:
+            for at, row in enumerate(rows.tolist()):
+                books.policy.used_by(_content(books, row).priority, blocks[at : at + 1])
+        index.publish_tails(keys, tokens, blocks, parents)
 
 
 def _publish_run(books: Books, row: int, first: int, end: int) -> None:
@@ -61,7 +65,10 @@ def _publish_run(books: Books, row: int, first: int, end: int) -> None:
     for group, index in enumerate(books.indexes):
         entries = books.tables.blocks[group, row]
         before = int(books.pool.content_ids[entries[first - 1]]) if first else books.labels.root_id(content.salt)
-        index.publish(keys, tokens, entries[first:end].astype(np.int64), before)
+        blocks = entries[first:end].astype(np.int64)
+        if books.policy.watches_priority:
+            books.policy.used_by(content.priority, blocks)
+        index.publish(keys, tokens, blocks, before)
 
 
 def _content(books: Books, row: int) -> Content:

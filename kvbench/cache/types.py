@@ -46,6 +46,8 @@ class CacheSettings:
     prefix_cache: str = "none"
     hash_function: str = "xxh3-128"
     eviction: str = "lru"
+    lrc_alpha: float = 1.0
+    lrc_beta: float = 1.0
     host_blocks: int = 0
     host_eviction: str = "lru"
     namespace: bytes = b""

@@ -141,6 +141,8 @@ def _cache_settings(model: Model, settings: EngineSettings, sizes: Sizes) -> Cac
         prefix_cache=settings.prefix_cache,
         hash_function=settings.hash_function,
         eviction=settings.eviction,
+        lrc_alpha=settings.lrc_alpha,
+        lrc_beta=settings.lrc_beta,
         host_blocks=sizes.host_blocks,
         host_eviction=settings.host_eviction,
         namespace=hashlib.sha256(identity.encode()).digest(),

@@ -61,8 +61,17 @@ class EngineSettings(Settings):
     hash_function: Literal["xxh3-128", "sha256"] = "xxh3-128"
     """Digest of the prefix cache; hits compare tokens as well, so xxh3-128 is safe against collisions."""
 
-    eviction: Literal["lru", "fifo"] = "lru"
-    """Which cached, unreferenced block loses its contents first."""
+    eviction: Literal["lru", "fifo", "lfu", "lrc", "lrc-age", "priority"] = "lru"
+    """Which cached, unreferenced block loses its contents first, children before parents under every policy.
+    `lru`: least recently used. `fifo`: first published. `lfu`: fewest hits. `lrc`: fewest references (cached
+    descendants and lifetime hits), then deepest. `lrc-age`: the largest `lrc_alpha` · (most references − references) +
+    `lrc_beta` · age. `priority`: lowest request priority, then least recently used."""
+
+    lrc_alpha: float = Field(default=1.0, ge=0, allow_inf_nan=False)
+    """Weight of references in `lrc-age`."""
+
+    lrc_beta: float = Field(default=1.0, ge=0, allow_inf_nan=False)
+    """Weight of age in `lrc-age`; age counts sequences released since the block was used."""
 
     offload: Literal["none", "host"] = "none"
     """`host`: an evicted prefix-cache block moves to host memory and is promoted on a hit."""

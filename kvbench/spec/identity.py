@@ -34,6 +34,8 @@ RULES: dict[str, tuple[Moot, ...]] = {
     "engine": (
         Moot(("host_memory", "host_eviction"), 'engine.offload is "none"', lambda e: e.offload == "none"),
         Moot(("hash_function", "eviction"), 'engine.prefix_cache is "none"', lambda e: e.prefix_cache == "none"),
+        Moot(("lrc_alpha", "lrc_beta"), 'engine.eviction is not "lrc-age"', lambda e: e.eviction != "lrc-age"),
+        Moot(("lrc_alpha", "lrc_beta"), 'engine.prefix_cache is "none"', lambda e: e.prefix_cache == "none"),
     ),
     "workload": (
         Moot(TRACE_ONLY, 'workload.source is "synthetic"', lambda w: w.source == "synthetic"),

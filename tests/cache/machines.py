@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 HASH_FUNCTIONS["constant"] = "tests.cache.machines:constant_digest"
 HASH_FUNCTIONS["blind to the parent"] = "tests.cache.machines:parentless_digest"
 
+EVICTIONS = ("lru", "fifo", "lfu", "lrc", "lrc-age", "priority")
+
 
 def constant_digest(data: bytes) -> bytes:
     return b"the same for everything"

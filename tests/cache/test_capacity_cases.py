@@ -10,7 +10,7 @@ from kvbench.cache.content import Content
 from kvbench.cache.manager import make_manager
 from kvbench.cache.types import CacheGroup, CacheSettings
 from kvbench.errors import CannotRunError, InternalError
-from tests.cache.machines import Device, admit, append, ints, paged, run_through, serve
+from tests.cache.machines import EVICTIONS, Device, admit, append, ints, paged, run_through, serve
 
 
 def test_e26_what_can_never_fit_is_known_at_once() -> None:
@@ -105,7 +105,7 @@ def test_e47_window_groups_are_refused_with_a_way_out() -> None:
     assert raised.value.hint
 
 
-@pytest.mark.parametrize("eviction", ["lru", "fifo"])
+@pytest.mark.parametrize("eviction", EVICTIONS)
 def test_e59_children_go_before_their_parents(eviction: str) -> None:
     """Two branches over one trunk: at no point of emptying the cache is a block left behind without its parent."""
     manager = paged(8, eviction=eviction)
@@ -120,9 +120,10 @@ def test_e59_children_go_before_their_parents(eviction: str) -> None:
             run_through(manager, [*range(8), *range(tail, tail + 4)])
 
 
-def test_e60_an_eviction_costs_the_same_however_many_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
-    """10,000 leaves, pool saturated, fifo: one heap operation per eviction, not one per leaf."""
-    manager = paged(10_000, eviction="fifo", block_size=1)
+@pytest.mark.parametrize("eviction", EVICTIONS[1:])
+def test_e60_an_eviction_costs_the_same_however_many_leaves(eviction: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """10,000 leaves, pool saturated: a few heap operations per eviction, not one per leaf."""
+    manager = paged(10_000, eviction=eviction, block_size=1)
     for leaf in range(5_000):
         row = admit(manager, [leaf, 1]).row
         manager.mark_computed(ints(row), ints(2))

@@ -11,6 +11,7 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from kvbench.cache.content import Content
+from tests.cache import naive_eviction  # noqa: F401  registers the checked policies
 from tests.cache.history import ENDLESS_HOST, MAX_CONTEXT, History
 
 CACHES: dict[str, dict[str, Any]] = {
@@ -24,6 +25,8 @@ CACHES: dict[str, dict[str, Any]] = {
     "endless host": {"host_blocks": ENDLESS_HOST},
     "host and collisions": {"host_blocks": 4, "hash_function": "constant"},
 }
+
+POLICIES = {"lru", "checked fifo", "checked lfu", "checked lrc", "checked lrc-age", "checked priority"}
 
 
 def prompt(family: int, length: int, tail: list[int]) -> list[int]:
@@ -41,7 +44,7 @@ class ManagerMachine(RuleBasedStateMachine):
         num_blocks=st.integers(2, 12),
         groups=st.sampled_from([1, 1, 2]),
         cache=st.sampled_from(sorted(CACHES)),
-        eviction=st.sampled_from(["lru", "fifo"]),
+        eviction=st.sampled_from(sorted(POLICIES)),
     )
     def start(self, block_size: int, num_blocks: int, groups: int, cache: str, eviction: str) -> None:
         self.history = History(
@@ -146,7 +149,7 @@ class Walk:
             content = self.queue.pop()
         else:
             tokens = prompt(pick.randrange(3), pick.randint(1, MAX_CONTEXT), pick.choices([0, 1], k=pick.randrange(3)))
-            content = Content(tokens, salt=pick.choice([None, None, None, "s"]))
+            content = Content(tokens, salt=pick.choice([None, None, None, "s"]), priority=pick.randrange(3))
         hold = pick.choice([content.length, content.length, pick.randint(0, content.length)])
         promise = pick.choice([0, 0, 0, pick.randint(0, MAX_CONTEXT)])
         if self.history.admit(content, hold, promise, again) is None and again:
@@ -190,7 +193,7 @@ class Walk:
         self.history.complete()
 
 
-@pytest.mark.parametrize("eviction", ["lru", "fifo"])
+@pytest.mark.parametrize("eviction", ["lru", "checked lrc-age"])
 @pytest.mark.parametrize("cache", sorted(CACHES))
 def test_a_long_random_walk_keeps_every_promise(cache: str, eviction: str) -> None:
     for seed in range(6):
@@ -206,3 +209,25 @@ def test_a_long_random_walk_keeps_every_promise(cache: str, eviction: str) -> No
         for _ in range(250):
             walk.step()
         history.finish()
+
+
+@pytest.mark.parametrize("eviction", sorted({*POLICIES, "checked lru"}))
+def test_every_victim_is_that_of_a_scan_through_everything(eviction: str) -> None:
+    victims = 0
+    for seed in range(10):
+        pick = random.Random(seed)
+        history = History(
+            block_size=pick.randint(1, 2),
+            num_blocks=pick.randint(6, 24),
+            groups=pick.choice([1, 1, 1, 2]),
+            eviction=eviction,
+            host_blocks=pick.choice([0, 0, 4]),
+            lrc_alpha=pick.choice([1.0, 4.0, 0.0]),
+            lrc_beta=pick.choice([1.0, 0.25]),
+        )
+        walk = Walk(history, seed)
+        for _ in range(200):
+            walk.step()
+        victims += history.manager.stats().evictions
+        history.finish()
+    assert victims > 50

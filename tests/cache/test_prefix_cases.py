@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from kvbench.cache.content import Content, KeyChain
-from tests.cache.machines import Device, admit, append, ints, paged, run_through, serve
+from tests.cache.machines import EVICTIONS, Device, admit, append, ints, paged, run_through, serve
 
 A8, B16 = range(8), range(100, 116)
 
@@ -41,7 +41,7 @@ def test_e02_an_evicted_block_is_forgotten_before_it_is_handed_out() -> None:
     assert hits(manager, [*A8, 9]) == 0
 
 
-@pytest.mark.parametrize("eviction", ["lru", "fifo"])
+@pytest.mark.parametrize("eviction", EVICTIONS)
 def test_e04_removed_is_announced_with_the_last_copy(eviction: str) -> None:
     """A and B, the same 8 tokens computed at the same time: the second block's key lives in two blocks. `stored` once,
     `removed` only after the last copy is gone."""

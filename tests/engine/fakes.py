@@ -125,6 +125,8 @@ def cache_settings(settings: EngineSettings, num_blocks: int, max_context: int, 
         allocator=settings.allocator,
         prefix_cache=settings.prefix_cache,
         eviction=settings.eviction,
+        lrc_alpha=settings.lrc_alpha,
+        lrc_beta=settings.lrc_beta,
         host_blocks=host_blocks,
         host_eviction=settings.host_eviction,
     )

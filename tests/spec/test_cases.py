@@ -110,6 +110,8 @@ DECIDING: list[tuple[str, Any, dict[str, Any]]] = [
     ("engine.prefix_cache", "hash", {}),
     ("engine.hash_function", "sha256", {"engine.prefix_cache": "hash"}),
     ("engine.eviction", "fifo", {"engine.prefix_cache": "hash"}),
+    ("engine.lrc_alpha", 2.0, {"engine.prefix_cache": "hash", "engine.eviction": "lrc-age"}),
+    ("engine.lrc_beta", 2.0, {"engine.prefix_cache": "hash", "engine.eviction": "lrc-age"}),
     ("engine.offload", "host", {"engine.prefix_cache": "hash", "engine.host_memory": "1MiB"}),
     ("engine.host_memory", "2MiB", {"engine.prefix_cache": "hash", "engine.host_memory": 1, "engine.offload": "host"}),
     (

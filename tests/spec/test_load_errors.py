@@ -16,7 +16,7 @@ HEAD = 'name = "t"\n[engine]\nblock_size = 16\n'
 def test_all_faults_are_listed_at_once_in_the_order_of_lines(tmp_path: Path) -> None:
     text = (
         'name = "t"\n[engine]\nblock_sise = 8\nkv_dtype = "bf61"\nmax_sequences = true\n'
-        '[workload]\nrequests = "32"\n[axes]\n"engine.eviction" = ["lru", "lfu"]\n"engine.evict" = ["lru"]\n'
+        '[workload]\nrequests = "32"\n[axes]\n"engine.eviction" = ["lru", "lfo"]\n"engine.evict" = ["lru"]\n'
     )
     assert errors_in(tmp_path, text) == [
         '3: engine.block_sise: unknown key; did you mean "block_size"?',
@@ -24,7 +24,8 @@ def test_all_faults_are_listed_at_once_in_the_order_of_lines(tmp_path: Path) -> 
         'got "bf61"; did you mean "bf16"?',
         "5: engine.max_sequences: expected a whole number from 1 to 65536, got true",
         '7: workload.requests: expected a whole number from 1 to 100000000, got "32" (write it without quotes)',
-        '9: axes.engine.eviction: expected one of lru, fifo, got "lfu"; did you mean "lru"?',
+        "9: axes.engine.eviction: expected one of lru, fifo, lfu, lrc, lrc-age, priority, "
+        'got "lfo"; did you mean "lfu"?',
         '10: axes.engine.evict: unknown setting; did you mean "engine.eviction"?',
     ]
 
