@@ -40,6 +40,10 @@ class Labels:
         self._last_id += count
         return first
 
+    def salts(self) -> dict[int, str | None]:
+        """Root id → salt."""
+        return {root: salt for salt, root in self._roots.items()}
+
     def root_id(self, salt: str | None) -> int:
         """The parent id of first blocks: negative, one per salt."""
         return self._roots.setdefault(salt, -1 - len(self._roots))

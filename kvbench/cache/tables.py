@@ -104,6 +104,14 @@ class BlockTables:
             self.forked[member] = True
         return twin, self.blocks[:, twin, :held].ravel().astype(np.int64)
 
+    def take_rows(self, other: BlockTables) -> None:
+        """Rows of tables with another block size as far as they are counted in tokens; blocks and promises are still
+        to come."""
+        self.lengths[:], self.computed[:] = other.lengths, other.computed
+        self.live[:], self.forked[:], self.forks = other.live, other.forked, other.forks
+        self.contents, self._free_rows = other.contents.copy(), other._free_rows.copy()
+        self.rows_touched = other.rows_touched
+
     def promise(self, row: int, target: int, promised: int) -> None:
         self.targets[row] = target
         self.promised[row] = promised
