@@ -143,7 +143,8 @@ def _joined(old: Books, tree: dict[int, _Old], ratio: int) -> list[_New]:
     for content, one in tree.items():
         if (one.depth + 1) % ratio:
             continue
-        members, before = [], content
+        members: list[int] = []
+        before = content
         for _ in range(ratio):
             members.insert(0, before)
             before = tree[before].parent
