@@ -1,4 +1,5 @@
-"""Play a workload to the engine: open loop by scheduled arrivals, follow-up turns after the answer before them."""
+"""Play a workload to the engine: by scheduled arrivals, or in a closed loop; follow-up turns after the answer before
+them."""
 
 from __future__ import annotations
 
@@ -7,6 +8,7 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from kvbench.engine.clients import Clients
 from kvbench.engine.interrupts import deferred_interrupts
 from kvbench.engine.job import Job
 from kvbench.engine.recorder import rejected_record
@@ -15,7 +17,7 @@ from kvbench.errors import ExitCode, KvbenchError, UsageError
 from kvbench.workload.tokens import token_ids
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from kvbench.engine.loop import EngineLoop
     from kvbench.engine.sampling import SamplingParams
@@ -53,18 +55,22 @@ class DeadlineError(KvbenchError):
 class Arrivals:
     """Requests that are still to come, by arrival; a follow-up joins when its predecessor has finished."""
 
-    def __init__(self, requests: tuple[Request, ...]) -> None:
+    def __init__(self, requests: tuple[Request, ...], clients: int | None = None) -> None:
+        """With `clients`, requests that follow no other come in a closed loop, whatever their own arrival says."""
         self._heap: list[tuple[float, int, Request]] = []
         self._followers: defaultdict[int, list[Request]] = defaultdict(list)
         for request in requests:
-            if request.after is None:
-                self._heap.append((request.arrival_s, request.request_id, request))
-            else:
+            if request.after is not None:
                 self._followers[request.after].append(request)
-        heapq.heapify(self._heap)
         _check_dependencies(requests, self._followers)
+        self._clients = None if clients is None else Clients(requests, clients)
+        if self._clients is None:
+            self._schedule((request.arrival_s, request) for request in requests if request.after is None)
+        else:
+            self._schedule(self._clients.begin())
 
     def __bool__(self) -> bool:
+        """Whether something comes by itself; what waits for an answer of the engine does not count."""
         return bool(self._heap)
 
     @property
@@ -79,15 +85,28 @@ class Arrivals:
             taken.append((arrival_s, request))
         return taken
 
-    def finished(self, record: RequestRecord) -> list[RequestRecord]:
-        """Schedule the follow-ups of a finished request; records of those that can never come, when it failed."""
+    def finished(self, record: RequestRecord, now_s: float) -> list[RequestRecord]:
+        """Schedule what follows a request that has ended; records of those that can never come, when it failed."""
         if record.e2e_s is None:
-            return self._reject_followers(record)
+            rejected = self._reject_followers(record)
+            for ended in (record, *rejected):
+                self._next_of_client(ended.request_id, now_s)
+            return rejected
         end_s = record.arrival_s + record.e2e_s
-        for request in self._followers.pop(record.request_id, ()):
-            arrival_s = max(request.arrival_s, end_s + request.think_time_s)
-            heapq.heappush(self._heap, (arrival_s, request.request_id, request))
+        self._schedule(
+            (max(request.arrival_s, end_s + request.think_time_s), request)
+            for request in self._followers.pop(record.request_id, ())
+        )
+        self._next_of_client(record.request_id, end_s)
         return []
+
+    def _next_of_client(self, request_id: int, end_s: float) -> None:
+        if self._clients is not None:
+            self._schedule(self._clients.ended(request_id, end_s))
+
+    def _schedule(self, coming: Iterable[tuple[float, Request]]) -> None:
+        for arrival_s, request in coming:
+            heapq.heappush(self._heap, (arrival_s, request.request_id, request))
 
     def _reject_followers(self, record: RequestRecord) -> list[RequestRecord]:
         rejected: list[RequestRecord] = []
@@ -138,7 +157,7 @@ class _Session:
         self._engine = engine
         self._workload = workload
         self._sampling = sampling
-        self._arrivals = Arrivals(workload.requests)
+        self._arrivals = Arrivals(workload.requests, workload.clients)
         self.served = Served()
         engine.take_finished()
         engine.take_outputs()
@@ -164,7 +183,7 @@ class _Session:
     def collect(self) -> None:
         """Take what the engine has finished, and what follows from it."""
         for record in self._engine.take_finished():
-            self.served.requests += [record, *self._arrivals.finished(record)]
+            self.served.requests += [record, *self._arrivals.finished(record, self._engine.clock.now())]
         self.served.outputs |= self._engine.take_outputs()
 
     def give_up(self) -> None:

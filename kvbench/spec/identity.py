@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kvbench.spec.fields import Settings
-from kvbench.spec.workload import LENGTH_NUMBERS, Lengths
+from kvbench.spec.workload import LENGTH_NUMBERS, OPEN_LOOP, Lengths
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,8 @@ class Moot:
 
 
 TRACE_ONLY = ("trace", "format", "limit", "scale_time", "scale_tokens")
-SYNTHETIC_ONLY = ("requests", "input_tokens", "prefix", "sessions")
+SYNTHETIC_ONLY = ("requests", "input_tokens", "prefix", "documents", "sessions")
+CLOSED_LOOP_ONLY = ("arrival.clients", "arrival.think_time_s", "arrival.think")
 
 RULES: dict[str, tuple[Moot, ...]] = {
     "model": (Moot(("seed",), 'model.weights is "checkpoint"', lambda m: m.weights == "checkpoint"),),
@@ -40,10 +41,32 @@ RULES: dict[str, tuple[Moot, ...]] = {
     "workload": (
         Moot(TRACE_ONLY, 'workload.source is "synthetic"', lambda w: w.source == "synthetic"),
         Moot(SYNTHETIC_ONLY, 'workload.source is "trace"', lambda w: w.source == "trace"),
-        Moot(("arrival.rate",), 'workload.arrival.kind is not "poisson"', lambda w: w.arrival.kind != "poisson"),
+        Moot(("arrival.rate",), "workload.arrival.kind has no rate", lambda w: w.arrival.kind not in OPEN_LOOP),
+        Moot(("arrival.burstiness",), 'workload.arrival.kind is not "gamma"', lambda w: w.arrival.kind != "gamma"),
+        Moot(
+            CLOSED_LOOP_ONLY,
+            'workload.arrival.kind is not "closed-loop"',
+            lambda w: w.arrival.kind != "closed-loop",
+        ),
+        Moot(("arrival.think",), "workload.arrival.think_time_s is 0", lambda w: w.arrival.think_time_s == 0),
         Moot(("scale_time",), 'workload.arrival.kind is not "recorded"', lambda w: w.arrival.kind != "recorded"),
-        Moot(("prefix.tokens", "prefix.zipf"), "workload.prefix.groups is 0", lambda w: w.prefix.groups == 0),
-        Moot(("sessions.think_time_s",), "workload.sessions.turns is 1", lambda w: w.sessions.turns == 1),
+        Moot(
+            ("prefix.tokens", "prefix.zipf", "prefix.shots", "prefix.shot_tokens"),
+            "workload.prefix.groups is 0",
+            lambda w: w.prefix.groups == 0,
+        ),
+        Moot(("prefix.shot_tokens",), "workload.prefix.shots is 0", lambda w: w.prefix.shots == 0),
+        Moot(
+            ("documents.per_request", "documents.tokens", "documents.zipf"),
+            "workload.documents.corpus is 0",
+            lambda w: w.documents.corpus == 0,
+        ),
+        Moot(
+            ("sessions.think_time_s", "sessions.think"),
+            "workload.sessions.turns is 1",
+            lambda w: w.sessions.turns == 1,
+        ),
+        Moot(("sessions.think",), "workload.sessions.think_time_s is 0", lambda w: w.sessions.think_time_s == 0),
         Moot(
             ("sampling.top_k", "sampling.top_p"),
             "workload.sampling.temperature is 0",

@@ -10,20 +10,25 @@ from pydantic import BeforeValidator, Field, WithJsonSchema
 
 from kvbench.spec.fields import MAX_COUNT, Count, Ratio, Settings
 
+MAX_ZIPF = 1 << 22
+"""Values of a zipf distribution: each has a weight in memory."""
+
 
 class Lengths(Settings):
     """A distribution of token counts."""
 
-    kind: Literal["constant", "uniform", "lognormal", "empirical"] = "constant"
-    """`constant` value · `uniform` low…high · `lognormal` by median and sigma · `empirical` drawn from `values` by
-    `weights`."""
+    kind: Literal["constant", "uniform", "lognormal", "zipf", "empirical"] = "constant"
+    """`constant` value · `uniform` low…high · `lognormal` by median and sigma · `zipf` low…high, length low + r with
+    weight (r + 1)^−exponent · `empirical` drawn from `values` by `weights`."""
 
     value: Count | None = None
     """`constant`: tokens."""
     low: Count | None = None
-    """`uniform`: smallest."""
+    """`uniform`, `zipf`: smallest."""
     high: Count | None = None
-    """`uniform`: largest, included."""
+    """`uniform`, `zipf`: largest, included."""
+    exponent: float | None = Field(default=None, ge=0, le=100)
+    """`zipf`: how fast longer ones become rare; 0 is uniform."""
     median: float | None = Field(default=None, gt=0, le=MAX_COUNT)
     """`lognormal`: median tokens."""
     sigma: float | None = Field(default=None, ge=0, le=5)
@@ -43,6 +48,8 @@ class Lengths(Settings):
                 yield name, f'lengths of kind "{self.kind}" need {" and ".join(LENGTH_NUMBERS[self.kind])}'
         if self.low is not None and self.high is not None and self.low > self.high:
             yield "low", f"low {self.low} is above high {self.high}"
+        if self.kind == "zipf" and self.low and self.high and self.high - self.low >= MAX_ZIPF:
+            yield "high", f"zipf lengths span {self.high - self.low + 1:,} values: use at most {MAX_ZIPF:,}"
         if self.min is not None and self.max is not None and self.min > self.max:
             yield "min", f"min {self.min} is above max {self.max}"
         if self.weights is not None:
@@ -59,6 +66,7 @@ LENGTH_NUMBERS: dict[str, tuple[str, ...]] = {
     "constant": ("value",),
     "uniform": ("low", "high"),
     "lognormal": ("median", "sigma"),
+    "zipf": ("low", "high", "exponent"),
     "empirical": ("values",),
 }
 """The numbers that each kind of length distribution must have."""
@@ -81,17 +89,34 @@ LengthsField = Annotated[
 ]
 
 
+OPEN_LOOP = ("poisson", "gamma", "constant")
+"""Kinds of arrival that have a rate."""
+
+MAX_THINK_S = 1e6
+
+
 class Arrival(Settings):
     """When requests arrive."""
 
-    kind: Literal["all-at-once", "poisson", "recorded"] = "all-at-once"
-    """`recorded` uses the trace's timestamps."""
+    kind: Literal["all-at-once", "poisson", "gamma", "constant", "closed-loop", "recorded"] = "all-at-once"
+    """`gamma` is Poisson with a burstiness. `closed-loop`: `clients` clients, each of which sends its next request (or
+    begins its next session) `think_time_s` after the end of the one before. `recorded` uses the trace's timestamps."""
     rate: float | None = Field(default=None, gt=0)
-    """`poisson`: requests (or sessions) per second."""
+    """`poisson`, `gamma`, `constant`: requests (or sessions) per second."""
+    burstiness: float = Field(default=1.0, ge=0.05, le=20)
+    """`gamma`: coefficient of variation of the gaps; 1 is Poisson, above it requests come in bursts."""
+    clients: Count | None = None
+    """`closed-loop`: how many."""
+    think_time_s: float = Field(default=0.0, ge=0, le=MAX_THINK_S)
+    """`closed-loop`: mean seconds between an answer and the client's next request."""
+    think: Literal["constant", "exponential"] = "constant"
+    """`closed-loop`: how think times are spread around their mean."""
 
     def conflicts(self) -> Iterator[tuple[str, str]]:
-        if self.kind == "poisson" and self.rate is None:
-            yield "kind", 'kind = "poisson" needs rate, requests per second'
+        if self.kind in OPEN_LOOP and self.rate is None:
+            yield "kind", f'kind = "{self.kind}" needs rate, requests per second'
+        if self.kind == "closed-loop" and self.clients is None:
+            yield "kind", 'kind = "closed-loop" needs clients, how many send requests'
 
 
 class SharedPrefixes(Settings):
@@ -103,6 +128,26 @@ class SharedPrefixes(Settings):
     """Length of each prefix; comes in front of `input_tokens`."""
     zipf: float = Field(default=1.0, ge=0, le=100)
     """Exponent of the popularity law; 0 makes all groups equally likely."""
+    shots: int = Field(default=0, ge=0, le=10_000)
+    """Few-shot examples that follow the prefix: each session takes the first k of its
+    group's, k drawn from 0 to this."""
+    shot_tokens: Count = 64
+    """Length of each example."""
+    tenants: int = Field(default=0, ge=0, le=MAX_COUNT)
+    """Sessions are dealt to so many tenants, whose requests share nothing with each other's (a salt each); 0: one."""
+
+
+class Documents(Settings):
+    """Retrieved documents (RAG): each session's first prompt quotes some of a corpus, in an order of its own."""
+
+    corpus: int = Field(default=0, ge=0, le=MAX_COUNT)
+    """How many different documents there are; 0 turns it off."""
+    per_request: int = Field(default=4, ge=1, le=1_000)
+    """How many a prompt quotes."""
+    tokens: Count = 256
+    """Length of each."""
+    zipf: float = Field(default=1.0, ge=0, le=100)
+    """Exponent of their popularity."""
 
 
 class Sessions(Settings):
@@ -110,8 +155,10 @@ class Sessions(Settings):
 
     turns: Count = 1
     """Turns per session; `requests` counts turns, not sessions."""
-    think_time_s: float = Field(default=0.0, ge=0)
-    """Seconds between an answer and the user's next turn."""
+    think_time_s: float = Field(default=0.0, ge=0, le=MAX_THINK_S)
+    """Mean seconds between an answer and the user's next turn."""
+    think: Literal["constant", "exponential"] = "constant"
+    """How think times are spread around their mean."""
 
 
 class Sampling(Settings):
@@ -140,6 +187,8 @@ class WorkloadSettings(Settings):
     """When they arrive."""
     prefix: SharedPrefixes = SharedPrefixes()
     """`synthetic`: shared system prompts."""
+    documents: Documents = Documents()
+    """`synthetic`: retrieved documents, between shared prefix and new tokens."""
     sessions: Sessions = Sessions()
     """`synthetic`: conversations."""
     outputs: Literal["forced", "sampled"] = "forced"
@@ -149,7 +198,7 @@ class WorkloadSettings(Settings):
     """How the next token is chosen."""
     trace: str | None = None
     """`trace`: the file's path."""
-    format: Literal["auto", "azure", "mooncake", "vidur", "jsonl"] = "auto"
+    format: Literal["auto", "azure", "mooncake", "bailian", "burstgpt", "vidur", "jsonl"] = "auto"
     """`trace`: the file's format; `auto` looks at its first lines."""
     limit: Count | None = None
     """`trace`: only the first so many requests."""

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvbench.errors import UsageError
-from kvbench.workload.draws import uniforms
+from kvbench.workload.draws import Floats, exponentials, gammas
 
 Nanoseconds = NDArray[np.int64]
 
@@ -21,14 +21,35 @@ def all_at_once(count: int) -> Nanoseconds:
 
 def poisson(count: int, rate: float, seed: int) -> Nanoseconds:
     """`[count]` arrivals, the first at 0, with exponential gaps of mean `1 / rate` seconds."""
+    return _after_gaps(exponentials(seed, "arrival", count), rate)
+
+
+def gamma(count: int, rate: float, burstiness: float, seed: int) -> Nanoseconds:
+    """`[count]` arrivals with gamma gaps of mean `1 / rate` seconds and coefficient of variation `burstiness`, that is
+    of shape 1 / burstiness²: 1 is Poisson, above it requests come in bursts."""
+    return _after_gaps(gammas(seed, 1.0 / burstiness**2, count), rate)
+
+
+def constant(count: int, rate: float) -> Nanoseconds:
+    """`[count]` arrivals, one every `1 / rate` seconds."""
+    _require_sane(count, count / rate * 1e9, rate)
+    return np.asarray(np.rint(np.arange(count) * (1e9 / rate)), dtype=np.int64)
+
+
+def _after_gaps(means: Floats, rate: float) -> Nanoseconds:
+    """Arrivals, the first at 0, from gaps in units of their mean."""
     with np.errstate(over="ignore"):
-        gaps = np.rint(-np.log1p(-uniforms(seed, "arrival", count)) * 1e9 / rate)
+        gaps = np.rint(means * 1e9 / rate)
     gaps[:1] = 0.0
-    if not float(gaps.sum()) < MAX_NS:
+    _require_sane(len(gaps), float(gaps.sum()), rate)
+    return np.cumsum(gaps.astype(np.int64))
+
+
+def _require_sane(count: int, last_ns: float, rate: float) -> None:
+    if not last_ns < MAX_NS:
         raise UsageError(
             f"arrival.rate = {rate:g} spreads {count:,} requests over centuries", hint="raise arrival.rate"
         )
-    return np.cumsum(gaps.astype(np.int64))
 
 
 def scaled(arrivals: Nanoseconds, factor: float) -> Nanoseconds:

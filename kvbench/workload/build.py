@@ -67,7 +67,9 @@ def _finished(
         over = sum(request.input_tokens + request.output_tokens > max_context for request in requests)
     report = replace(report, over_context=over)
     report = replace(report, notes=tuple(_notes(report, settings, max_context)))
-    return Workload(tuple(requests), report, workload_digest(requests, settings.seed), settings.seed)
+    clients = settings.arrival.clients if settings.arrival.kind == "closed-loop" else None
+    digest = workload_digest(requests, settings.seed, clients)
+    return Workload(tuple(requests), report, digest, settings.seed, clients)
 
 
 def _notes(report: ImportReport, settings: WorkloadSettings, max_context: int | None) -> list[str]:

@@ -14,8 +14,8 @@ from kvbench.workload.request import Request, Segment
 _FORM = b"kvbench workload 1\n"
 
 
-def workload_digest(requests: Sequence[Request], seed: int) -> str:
-    """sha256 over the seed and every field, as little-endian columns; −1 stands for None."""
+def workload_digest(requests: Sequence[Request], seed: int, clients: int | None = None) -> str:
+    """sha256 over the seed, every field, as little-endian columns (−1 stands for None), and a closed loop's clients."""
     count = len(requests)
     digest = sha256(_FORM + json.dumps([seed, count]).encode())
     for column in (
@@ -33,6 +33,8 @@ def workload_digest(requests: Sequence[Request], seed: int) -> str:
     digest.update(_segment_bytes(chain.from_iterable(r.prompt for r in requests)))
     digest.update(_segment_bytes(chain.from_iterable(r.output or () for r in requests)))
     digest.update(json.dumps([(r.request_id, r.salt) for r in requests if r.salt is not None]).encode())
+    if clients is not None:
+        digest.update(json.dumps({"clients": clients}).encode())
     return digest.hexdigest()
 
 

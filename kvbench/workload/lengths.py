@@ -50,6 +50,12 @@ def _lognormal(lengths: Lengths, seed: int, purpose: str, count: int) -> Floats:
         return np.asarray(np.rint(np.exp(np.log(median) + sigma * normals(seed, purpose, count))))
 
 
+def _zipf(lengths: Lengths, seed: int, purpose: str, count: int) -> Floats:
+    low, high = lengths.low or 1, lengths.high or 1
+    weights = np.arange(1, high - low + 2, dtype=np.float64) ** -(lengths.exponent or 0.0)
+    return np.asarray(low + pick(weights, uniforms(seed, purpose, count)), dtype=np.float64)
+
+
 def _empirical(lengths: Lengths, seed: int, purpose: str, count: int) -> Floats:
     values = np.array(lengths.values, dtype=np.float64)
     weights = np.array(lengths.weights if lengths.weights is not None else np.ones(len(values)), dtype=np.float64)
@@ -65,4 +71,10 @@ def pick(weights: Floats, numbers: Floats) -> NDArray[np.int64]:
     return np.asarray(np.minimum(found, int(np.flatnonzero(weights)[-1])), dtype=np.int64)
 
 
-_DRAWS = {"constant": _constant, "uniform": _uniform, "lognormal": _lognormal, "empirical": _empirical}
+_DRAWS = {
+    "constant": _constant,
+    "uniform": _uniform,
+    "lognormal": _lognormal,
+    "zipf": _zipf,
+    "empirical": _empirical,
+}

@@ -15,7 +15,7 @@ from kvbench.workload.importers.read import Trace
 from kvbench.workload.importers.rows import Link
 from kvbench.workload.lengths import Drawn, draw_lengths
 from kvbench.workload.request import Request, Segment
-from kvbench.workload.sessions import clipped_draws, session_starts
+from kvbench.workload.sessions import client_think_times, clipped_draws, session_starts
 from kvbench.workload.tokens import conversation_stream, recorded_stream
 from kvbench.workload.types import ImportReport
 
@@ -84,6 +84,7 @@ class _Builder:
         self._block = block or 0
         self._drawn = drawn.tokens
         self._clipper = clipper
+        self._pauses = client_think_times(settings, len(trace.rows))
         self._is_forced = settings.outputs == "forced"
         self._whole_blocks: dict[int, Segment] = {}
         self._sessions: dict[int | str, int] = {}
@@ -108,7 +109,7 @@ class _Builder:
             arrival_s=arrival_s,
             output=(Segment(private, inputs, outputs),) if self._is_forced else None,
             after=None if before is None else place[before],
-            think_time_s=0.0 if before is None else link.think_time_s,
+            think_time_s=self._pauses[number] if before is None else link.think_time_s,
             session_id=self._session(link.session_id),
             salt=link.salt,
         )

@@ -7,13 +7,16 @@ output the next piece, so that turn k + 1 repeats prompt and output of turn k to
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
 
 from kvbench.errors import UsageError
-from kvbench.workload.arrivals import Nanoseconds, all_at_once, poisson
+from kvbench.workload.arrivals import Nanoseconds, all_at_once, constant, gamma, poisson
 from kvbench.workload.clipping import Clipper
+from kvbench.workload.draws import exponentials
 from kvbench.workload.lengths import Drawn, draw_lengths
-from kvbench.workload.prefixes import draw_groups, prefix_segment
+from kvbench.workload.prefixes import draw_tenants, fronts
 from kvbench.workload.request import Request, Segment
 from kvbench.workload.tokens import conversation_stream
 from kvbench.workload.types import ImportReport
@@ -29,7 +32,7 @@ def synthetic_requests(settings: WorkloadSettings) -> tuple[list[Request], Impor
     outputs = draw_lengths(settings.output_tokens, settings.seed, "output", settings.requests)
     clipper = Clipper(settings)
     requests = list(_turns(settings, inputs.tokens.tolist(), outputs.tokens.tolist(), clipper))
-    shares = settings.prefix.groups > 0 or settings.sessions.turns > 1
+    shares = settings.prefix.groups > 0 or settings.sessions.turns > 1 or settings.documents.corpus > 0
     return requests, ImportReport(
         source="synthetic",
         format="synthetic",
@@ -51,38 +54,70 @@ def clipped_draws(**drawn: Drawn) -> dict[str, int]:
 
 def session_starts(settings: WorkloadSettings, count: int) -> Nanoseconds:
     """When each of `count` sessions (or lone requests) begins, unless the trace says."""
-    if settings.arrival.kind == "poisson":
-        return poisson(count, settings.arrival.rate or 1.0, settings.seed)
+    arrival, seed = settings.arrival, settings.seed
+    rate = arrival.rate or 1.0
+    if arrival.kind == "poisson":
+        return poisson(count, rate, seed)
+    if arrival.kind == "gamma":
+        return gamma(count, rate, arrival.burstiness, seed)
+    if arrival.kind == "constant":
+        return constant(count, rate)
     return all_at_once(count)
+
+
+def client_think_times(settings: WorkloadSettings, count: int) -> list[float]:
+    """Closed loop: how long a client waits before each of `count` sessions; 0 elsewhere."""
+    if settings.arrival.kind != "closed-loop":
+        return [0.0] * count
+    return _think_times(settings.arrival.think, settings.arrival.think_time_s, settings.seed, count)
+
+
+def _think_times(kind: str, mean_s: float, seed: int, count: int) -> list[float]:
+    """Whole nanoseconds, as arrivals are."""
+    spread = exponentials(seed, "think", count) if kind == "exponential" else np.ones(count)
+    times: list[float] = (np.rint(spread * mean_s * 1e9) / 1e9).tolist()
+    return times
 
 
 def _turns(settings: WorkloadSettings, inputs: list[int], outputs: list[int], clipper: Clipper) -> Iterator[Request]:
     turns = settings.sessions.turns
     count = -(-settings.requests // turns)
     starts = (session_starts(settings, count) / 1e9).tolist()
-    groups = draw_groups(settings.prefix, settings.seed, count)
+    before, salts = fronts(settings, count), draw_tenants(settings.prefix, settings.seed, count)
+    pauses = client_think_times(settings, count)
+    think = _think_times(settings.sessions.think, settings.sessions.think_time_s, settings.seed, settings.requests)
     for session in range(count):
-        front = () if groups is None else (prefix_segment(settings.prefix, int(groups[session])),)
         first = session * turns
+        plan = _Session(session, before[session], salts[session], starts[session], pauses[session])
         numbers = range(first, min(first + turns, settings.requests))
-        yield from _session(settings, session, front, starts[session], numbers, inputs, outputs, clipper)
+        yield from _session(settings, plan, numbers, inputs, outputs, think, clipper)
+
+
+class _Session(NamedTuple):
+    """What all turns of a session have in common."""
+
+    number: int
+    front: tuple[Segment, ...]
+    salt: str | None
+    start_s: float
+    pause_s: float
+    """Closed loop: the client's think time before it"""
 
 
 def _session(
     settings: WorkloadSettings,
-    session: int,
-    front: tuple[Segment, ...],
-    start_s: float,
+    plan: _Session,
     numbers: range,
     inputs: list[int],
     outputs: list[int],
+    think: list[float],
     clipper: Clipper,
 ) -> Iterator[Request]:
-    stream, said = conversation_stream(session), 0
+    stream, said = conversation_stream(plan.number), 0
     is_conversation = settings.sessions.turns > 1
     for number in numbers:
         asked = said + inputs[number]
-        prompt = clipper.prompt((*front, Segment(stream, 0, asked)))
+        prompt = clipper.prompt((*plan.front, Segment(stream, 0, asked)))
         answer = clipper.output(outputs[number])
         is_first = number == numbers.start
         yield Request(
@@ -90,11 +125,12 @@ def _session(
             input_tokens=sum(segment.length for segment in prompt),
             output_tokens=answer,
             prompt=prompt,
-            arrival_s=start_s,
+            arrival_s=plan.start_s,
             output=(Segment(stream, asked, answer),) if settings.outputs == "forced" else None,
             after=None if is_first else number - 1,
-            think_time_s=0.0 if is_first else settings.sessions.think_time_s,
-            session_id=session if is_conversation else None,
+            think_time_s=plan.pause_s if is_first else think[number],
+            session_id=plan.number if is_conversation else None,
+            salt=plan.salt,
         )
         said = asked + answer
 

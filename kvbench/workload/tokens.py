@@ -21,7 +21,7 @@ UInt64s = NDArray[np.uint64]
 _GAMMA = np.uint64(0x9E3779B97F4A7C15)
 _KIND_SHIFT = 60
 _INDEX_LIMIT = 1 << _KIND_SHIFT
-_CONVERSATION, _PREFIX, _RECORDED, _RECORDED_DIGEST, _DRAW, _FOREIGN = 0, 1, 2, 3, 6, 7
+_CONVERSATION, _PREFIX, _RECORDED, _RECORDED_DIGEST, _DOCUMENT, _DRAW, _FOREIGN = 0, 1, 2, 3, 4, 6, 7
 
 
 def conversation_stream(index: int) -> int:
@@ -32,6 +32,11 @@ def conversation_stream(index: int) -> int:
 def prefix_stream(group: int) -> int:
     """The stream of shared system prompt `group`."""
     return _named(_PREFIX, group)
+
+
+def document_stream(index: int) -> int:
+    """The stream of document `index` of a corpus."""
+    return _named(_DOCUMENT, index)
 
 
 def recorded_stream(hash_id: int) -> int:

@@ -53,6 +53,8 @@ class Workload:
     digest: str
     """sha256 over the seed and every field of every request."""
     seed: int
+    clients: int | None = None
+    """Closed loop: so many clients take the requests in this order, each its next one when its last has ended."""
 
     def sharing_label(self, block_size: int) -> Sharing:
         """How far the sharing seen at this block size was recorded (M55).

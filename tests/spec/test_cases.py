@@ -94,6 +94,13 @@ def test_m05_points_that_are_the_same_are_refused_with_both_places_and_the_reaso
         suite_of(zip=[{"engine.block_size": [8, 16, 8], "engine.kv_dtype": ["bf16", "bf16", "bfloat16"]}])
 
 
+GAMMA = {"workload.arrival.kind": "gamma", "workload.arrival.rate": 1}
+CLOSED = {
+    "workload.arrival.kind": "closed-loop",
+    "workload.arrival.clients": 2,
+    "workload.arrival.think_time_s": 1,
+}
+
 DECIDING: list[tuple[str, Any, dict[str, Any]]] = [
     ("model.name", "tiny-llama", {}),
     ("model.weights", "checkpoint", {}),
@@ -128,11 +135,23 @@ DECIDING: list[tuple[str, Any, dict[str, Any]]] = [
     ("workload.output_tokens", {"kind": "empirical", "values": [3]}, {}),
     ("workload.arrival.kind", "recorded", {"workload.source": "trace"}),
     ("workload.arrival.rate", 2.0, {"workload.arrival.kind": "poisson", "workload.arrival.rate": 1}),
+    ("workload.arrival.burstiness", 2.0, GAMMA),
+    ("workload.arrival.clients", 3, CLOSED),
+    ("workload.arrival.think_time_s", 2.0, CLOSED),
+    ("workload.arrival.think", "exponential", CLOSED),
     ("workload.prefix.groups", 1, {}),
+    ("workload.prefix.shots", 2, {"workload.prefix.groups": 1}),
+    ("workload.prefix.shot_tokens", 2, {"workload.prefix.groups": 1, "workload.prefix.shots": 1}),
+    ("workload.prefix.tenants", 2, {}),
+    ("workload.documents.corpus", 2, {}),
+    ("workload.documents.per_request", 2, {"workload.documents.corpus": 3}),
+    ("workload.documents.tokens", 2, {"workload.documents.corpus": 3}),
+    ("workload.documents.zipf", 2.0, {"workload.documents.corpus": 3}),
     ("workload.prefix.tokens", 3, {"workload.prefix.groups": 1}),
     ("workload.prefix.zipf", 2.0, {"workload.prefix.groups": 1}),
     ("workload.sessions.turns", 2, {}),
     ("workload.sessions.think_time_s", 1.0, {"workload.sessions.turns": 2}),
+    ("workload.sessions.think", "exponential", {"workload.sessions.turns": 2, "workload.sessions.think_time_s": 1}),
     ("workload.outputs", "sampled", {}),
     ("workload.sampling.temperature", 1.0, {}),
     ("workload.sampling.top_k", 3, {"workload.sampling.temperature": 1}),

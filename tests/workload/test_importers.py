@@ -128,6 +128,48 @@ def test_m51_mooncake_real_file_against_a_naive_reader() -> None:
     assert sum(len(r.prompt) for r in workload.requests) == sum(len(row["hash_ids"]) for row in rows)
 
 
+def test_m52_bailian_keeps_sessions_and_shared_prefixes() -> None:
+    """Bailian JSONL: 16-token `hash_ids`, `chat_id`, `parent_chat_id`: sessions and shared prefixes kept."""
+    workload = from_trace(FIXTURES / "bailian.jsonl")
+    first, lone, second = workload.requests
+    assert (workload.report.format, workload.report.sharing_block_tokens) == ("bailian", 16)
+    assert [r.arrival_s for r in workload.requests] == pytest.approx([0.0, 0.386, 14.136])
+    assert (second.after, second.session_id) == (first.request_id, first.session_id)
+    assert lone.after is None, "its parent is not in the file"
+    assert lone.session_id != first.session_id
+    a, b, c = (prompt_ids(workload, r) for r in workload.requests)
+    assert (len(a), len(b), len(c)) == (40, 20, 64)
+    assert a[:32] == c[:32]
+    assert a[32:] != c[32:40]
+    assert a[:16] == b[:16]
+    assert workload.report.dropped == {"follows a dropped request": 1, "zero output tokens": 1}
+
+
+def test_m52_bailian_wrong_rows_name_the_line(write: Write) -> None:
+    row: dict[str, Any] = {"chat_id": 1, "timestamp": 1.0, "input_length": 20, "output_length": 2, "hash_ids": [1, 2]}
+    for change, word in (({"chat_id": "x"}, "chat_id"), ({"hash_ids": [1]}, "hash_ids"), ({"timestamp": None}, "time")):
+        _refused(write(json.dumps(row) + "\n" + json.dumps(row | {"chat_id": 2} | change) + "\n"), word, line=2)
+
+
+@pytest.mark.parametrize(
+    ("name", "lengths"), [("v1", [(472, 18), (1087, 230)]), ("v3", [(472, 18), (100, 7), (520, 40)])]
+)
+def test_m53_burstgpt_of_both_releases_is_read_by_column_names(name: str, lengths: list[tuple[int, int]]) -> None:
+    """BurstGPT v1 (6 columns) and v3 (8 columns, two inserted): columns by name; zero tokens dropped by reason."""
+    workload = from_trace(FIXTURES / f"burstgpt_{name}.csv")
+    assert workload.report.format == "burstgpt"
+    assert [(r.input_tokens, r.output_tokens) for r in workload.requests] == lengths
+    assert sum(workload.report.dropped.values()) == 1
+    assert workload.report.rows_read == len(lengths) + 1
+
+
+def test_m53_burstgpt_sessions_are_kept_and_arrive_at_their_own_times() -> None:
+    workload = from_trace(FIXTURES / "burstgpt_v3.csv")
+    assert [r.arrival_s for r in workload.requests] == [0.0, 1.75, 8.5]
+    assert [r.session_id for r in workload.requests] == [0, None, 0]
+    assert all(r.after is None for r in workload.requests)
+
+
 def test_m54_vidur_lengths_with_arrivals_from_the_suite() -> None:
     """`num_prefill_tokens, num_decode_tokens` in any order; arrivals come from the suite."""
     path = FIXTURES / "vidur.csv"

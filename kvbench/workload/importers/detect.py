@@ -10,14 +10,21 @@ from kvbench.workload.importers.rows import MalformedError, shown
 FORMATS = {
     "azure": "kvbench.workload.importers.azure:rows",
     "mooncake": "kvbench.workload.importers.mooncake:rows",
+    "bailian": "kvbench.workload.importers.bailian:rows",
+    "burstgpt": "kvbench.workload.importers.burstgpt:rows",
     "vidur": "kvbench.workload.importers.vidur:rows",
     "jsonl": "kvbench.workload.importers.jsonl:rows",
 }
 _CSV_SIGNS = {
     "azure": {"TIMESTAMP", "ContextTokens", "GeneratedTokens"},
+    "burstgpt": {"Timestamp", "Request tokens", "Response tokens"},
     "vidur": {"num_prefill_tokens", "num_decode_tokens"},
 }
-_JSON_SIGNS = {"mooncake": {"input_length", "output_length"}, "jsonl": {"input_tokens"}}
+_JSON_SIGNS = {
+    "mooncake": {"input_length", "output_length"},
+    "bailian": {"input_length", "output_length", "chat_id"},
+    "jsonl": {"input_tokens"},
+}
 
 
 def detect_format(file: TraceFile) -> str:

@@ -13,6 +13,8 @@ from kvbench.workload.importers.detect import FORMATS, detect_format
 from kvbench.workload.importers.files import TraceFile
 from kvbench.workload.importers.rows import MalformedError, Row, shown
 
+LINKED = ("jsonl", "bailian")
+"""Formats whose rows name each other"""
 FOLLOWS_DROPPED = "follows a dropped request"
 
 
@@ -60,7 +62,7 @@ def _rows_of(name: str, file: TraceFile) -> Iterator[Row]:
 
 
 def _keep_rows(trace: Trace, rows: Iterator[Row], limit: int | None) -> None:
-    links = _Links(trace) if trace.format == "jsonl" else None
+    links = _Links(trace) if trace.format in LINKED else None
     for number, row in enumerate(rows):
         trace.rows_read += 1
         reason = _drop_reason(row)
