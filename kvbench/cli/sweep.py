@@ -29,6 +29,12 @@ if TYPE_CHECKING:
 @click.option("--limit", type=click.IntRange(min=1), help="Only the first N requests of the trace.")
 @click.option("--scale-time", type=float, help="Multiply arrival times; 0.5 is twice the load.")
 @click.option("--scale-tokens", metavar="RATIO", help="Multiply lengths and hash blocks together, as in 1/16.")
+@click.option(
+    "--clock",
+    type=click.Choice(["wall", "virtual"]),
+    help="virtual: predict times by a cost model instead of measuring; no device, no tensors.",
+)
+@click.option("--virtual-device", metavar="NAME", help="With --clock virtual: H100-SXM, L4, cpu …")
 @click.option("-r", "--repetitions", type=click.IntRange(min=1), help="Samples per case, each in a fresh process.")
 @click.option(
     "--out", type=click.Path(path_type=Path), default=Path("results"), show_default=True, help="Where runs go."
@@ -51,6 +57,8 @@ def sweep(
     dry_run: bool,
     run_implied: bool,
     form: str,
+    clock: str | None,
+    virtual_device: str | None,
     **trace_options: Any,
 ) -> int:
     """Run SUITE (a name from `kvbench suites list`, or a TOML file) on this device.
@@ -64,7 +72,10 @@ def sweep(
       kvbench sweep block-size -a kv_dtype=fp32,int8 --dry-run
       kvbench sweep traffic --trace requests.csv --limit 200 -a block_size=8,16,32
       kvbench sweep --resume results/<run>
+      kvbench sweep traffic --trace requests.csv --clock virtual --virtual-device L4 -a model.name=llama-3.1-8b
     """
+    virtual = {"clock": clock, "virtual_device": virtual_device}
+    overrides += tuple(f"measure.{name}={value}" for name, value in virtual.items() if value is not None)
     loaded = _loaded(suite, resume, overrides, trace_options)
     plan = _planned(loaded, resume, repetitions, is_named_by_run=suite is None)
     if dry_run:

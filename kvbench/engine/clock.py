@@ -18,6 +18,25 @@ class Clock(Protocol):
     def wait_until(self, t_s: float) -> None: ...
 
 
+class VirtualClock:
+    """Time that passes only when it is told to: a cost model says how long each step takes."""
+
+    def __init__(self) -> None:
+        self._now = 0.0
+
+    def restart(self) -> None:
+        self._now = 0.0
+
+    def now(self) -> float:
+        return self._now
+
+    def wait_until(self, t_s: float) -> None:
+        self._now = max(self._now, t_s)
+
+    def advance(self, seconds: float) -> None:
+        self._now += seconds
+
+
 class WallClock:
     """The real device's time, by `perf_counter`."""
 

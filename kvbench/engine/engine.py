@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import hashlib
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
 from kvbench.cache.manager import make_manager
-from kvbench.cache.types import CacheGroup, CacheSettings
 from kvbench.engine.attention.registry import attention_backend
+from kvbench.engine.cache_settings import cache_settings
 from kvbench.engine.interrupts import deferred_interrupts
 from kvbench.engine.job import Job
 from kvbench.engine.kvstore.store import KVStore
@@ -50,7 +49,7 @@ class Engine(EngineLoop):
         self.store = _make_store(model, settings, self.sizes)
         self.attention = attention_backend(settings.attention, model.device)
         super().__init__(
-            make_manager(_cache_settings(model, settings, self.sizes)),
+            make_manager(cache_settings(model.geometry, settings, self.sizes, model.weight_dtype)),
             settings,
             DeviceRunner(model, self.store, self.attention),
             block_bytes=self.sizes.block_bytes,
@@ -125,27 +124,6 @@ def _make_store(model: Model, settings: EngineSettings, sizes: Sizes) -> KVStore
         sizes.num_blocks,
         host_blocks=sizes.host_blocks,
         device=model.device,
-    )
-
-
-def _cache_settings(model: Model, settings: EngineSettings, sizes: Sizes) -> CacheSettings:
-    g = model.geometry
-    identity = f"{g.name}|{g.source}|{g.family}|{model.weight_dtype}|{settings.kv_dtype}"
-    return CacheSettings(
-        block_size=settings.block_size,
-        num_blocks=sizes.num_blocks,
-        max_sequences=settings.max_sequences,
-        max_context=sizes.max_context,
-        groups=tuple(CacheGroup(group.kind, group.window) for group in g.groups),
-        allocator=settings.allocator,
-        prefix_cache=settings.prefix_cache,
-        hash_function=settings.hash_function,
-        eviction=settings.eviction,
-        lrc_alpha=settings.lrc_alpha,
-        lrc_beta=settings.lrc_beta,
-        host_blocks=sizes.host_blocks,
-        host_eviction=settings.host_eviction,
-        namespace=hashlib.sha256(identity.encode()).digest(),
     )
 
 

@@ -11,10 +11,10 @@ from typing import Any
 from kvbench.errors import KvbenchError
 from kvbench.measure.dominance import is_implied
 from kvbench.measure.environment import readings
-from kvbench.measure.job import PROGRESS, CaseJob, WorkerJob, sample_row
+from kvbench.measure.job import PROGRESS, CaseJob, WorkerJob
 from kvbench.paths import cache_dir
 from kvbench.spec.suite import KernelSettings, MeasureSettings, ModelSettings, SloSettings
-from kvbench.store.parts import Sample, now, write_part
+from kvbench.store.parts import now, write_part
 
 Send = Callable[..., None]
 ModelKey = tuple[str, str, int, str]
@@ -47,7 +47,7 @@ class Bench:
 
     def measure(self, case: CaseJob) -> tuple[str, dict[str, Any]]:
         """Measure and store one case; its status and the numbers for the progress line. A bad case never raises."""
-        from kvbench.measure.engine_case import Measured
+        from kvbench.measure.measured import Measured
 
         start = time.perf_counter()
         started_at, before = now(), readings()
@@ -63,17 +63,17 @@ class Bench:
         found.row["peak_rss_bytes"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
         write_part(
             Path(self._job.run_dir),
-            self._sample(case, found, {"before": before, "after": readings()}),
+            found.as_sample(case, {"before": before, "after": readings()}),
             max_steps=self._measure.max_steps_recorded,
         )
-        return found.status, _headline(found.row, found.error)
+        return found.status, found.headline()
 
     def raise_if_poisoned(self) -> None:
         if self._poisoned:
             raise PoisonedContextError
 
     def _implied(self, case: CaseJob) -> Any:
-        from kvbench.measure.engine_case import Measured
+        from kvbench.measure.measured import Measured
 
         smaller = next((other for other in self._out_of_memory if is_implied(case, other)), None)
         if smaller is None or self._job.run_implied:
@@ -84,13 +84,14 @@ class Bench:
 
     def _measured(self, case: CaseJob) -> Any:
         from kvbench.measure import engine_case, kernel_case
+        from kvbench.measure.measured import Measured
 
         if case.kind == "kernel":
             kernel = KernelSettings.model_validate(case.kernel)
             row, warnings = kernel_case.measure_kernel_case(
                 kernel, self._job.device, min_time_s=self._measure.kernel_min_time_s, seed=self._measure.seed
             )
-            return engine_case.Measured(row, warnings=warnings)
+            return Measured(row, warnings=warnings)
         model = self._model(case)
         found = engine_case.measure_engine_case(case, model, self._measure, self._slo, self._tell(case))
         found.row |= self._kv_error(case, model)
@@ -135,18 +136,6 @@ class Bench:
             self._poisoned = True
         return "error", text
 
-    def _sample(self, case: CaseJob, found: Any, extra: dict[str, Any]) -> Sample:
-        return Sample(
-            case_id=case.case_id,
-            sample=case.sample,
-            fingerprint=case.fingerprint,
-            row=sample_row(case, found.status, found.error) | found.row | {"warnings": found.warnings},
-            requests=found.requests,
-            steps=found.steps,
-            workload_digest=case.workload_digest,
-            extra=extra,
-        )
-
 
 def _model_key(case: CaseJob) -> ModelKey:
     wanted = ModelSettings.model_validate(case.model)
@@ -161,8 +150,3 @@ def _is_out_of_memory(error: BaseException | None) -> bool:
             return True
         error = error.__cause__
     return False
-
-
-def _headline(row: dict[str, Any], error: str | None) -> dict[str, Any]:
-    names = ("output_tokens_per_s", "ttft_p50_s", "tpot_p50_s", "decode_s", "bytes_per_s", "measured_s", "warmup_s")
-    return {name: row[name] for name in names if row.get(name) is not None} | ({"error": error} if error else {})

@@ -4,40 +4,29 @@ from __future__ import annotations
 
 import gc
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import replace
 
 import kvbench_kernels
 from kvbench.engine.engine import Engine
 from kvbench.engine.model import Model
-from kvbench.engine.sampling import SamplingParams
-from kvbench.engine.serve import Served, serve
-from kvbench.engine.telemetry import RequestRecord, StepRecord
-from kvbench.errors import DataError
+from kvbench.engine.serve import serve
 from kvbench.measure.job import CaseJob
-from kvbench.measure.metrics import case_metrics
+from kvbench.measure.measured import (
+    Measured,
+    OnShare,
+    check_cold,
+    measured,
+    planned_workload,
+    sampling_of,
+    share_of,
+)
 from kvbench.spec.engine import EngineSettings
 from kvbench.spec.suite import MeasureSettings, SloSettings
-from kvbench.spec.workload import WorkloadSettings
-from kvbench.workload.build import Workload, build_workload
+from kvbench.workload.build import Workload
 from kvbench.workload.warmup import warmup_requests
 
 MAX_WARMUP_PASSES = 3
 WARMUP_OUTPUT_TOKENS = 4
-OnShare = Callable[[float], None]
-
-
-@dataclass(slots=True)
-class Measured:
-    """What one sample brought home."""
-
-    row: dict[str, Any]
-    requests: list[RequestRecord] | None = None
-    steps: list[StepRecord] | None = None
-    warnings: list[dict[str, Any]] = field(default_factory=list)
-    status: str = "ok"
-    error: str | None = None
 
 
 def measure_engine_case(
@@ -48,32 +37,22 @@ def measure_engine_case(
     Raises `InternalError` when the engine's books do not add up afterwards: such numbers are not to be believed."""
     start = time.perf_counter()
     settings = EngineSettings.model_validate(case.engine)
-    workload = _the_planned_workload(case)
+    workload = planned_workload(case)
     engine = Engine(model, settings, max_context=case.max_context)
     set_up = time.perf_counter()
     warm_up(engine, workload, measure.warmup_requests)
     engine.reset()
     gc.collect()
     warm = time.perf_counter()
-    served = serve(engine, workload, sampling=_sampling(case), on_step=_share_of(workload, on_share))
+    served = serve(engine, workload, sampling=sampling_of(case), on_step=share_of(workload, on_share))
     engine.check_invariants()
-    metrics, warnings = case_metrics(
-        served.requests,
-        served.steps,
-        slo=slo,
-        wall_s=served.wall_s,
-        block_size=settings.block_size,
-        offload=settings.offload,
-    )
-    row = {
-        **metrics,
+    found = measured(served, settings, slo)
+    found.row |= {
         "attention_backend": engine.attention.name,
         "setup_s": set_up - start,
         "warmup_s": warm - set_up,
-        "measured_s": served.wall_s,
     }
-    found = Measured(row, served.requests, served.steps, [warning.as_dict() for warning in warnings])
-    _check(found, served, case)
+    check_cold(found, served, case)
     return found
 
 
@@ -89,47 +68,3 @@ def warm_up(engine: Engine, workload: Workload, count: int) -> None:
         engine.reset()
         if kvbench_kernels.compiled_variants() == before:
             return
-
-
-def _the_planned_workload(case: CaseJob) -> Workload:
-    workload = build_workload(WorkloadSettings.model_validate(case.workload), max_context=case.max_context)
-    if case.workload_digest is not None and workload.digest != case.workload_digest:
-        raise DataError(
-            "the workload is not the one that was planned: its trace changed on disk since the sweep began",
-            hint="start the sweep again",
-        )
-    return workload
-
-
-def _sampling(case: CaseJob) -> SamplingParams:
-    asked = WorkloadSettings.model_validate(case.workload).sampling
-    return SamplingParams(asked.temperature, asked.top_k, asked.top_p)
-
-
-def _share_of(workload: Workload, on_share: OnShare) -> Callable[[StepRecord], None]:
-    """Progress by output tokens, told at most four times a second."""
-    total = max(1, sum(r.input_tokens + r.output_tokens for r in workload.requests))
-    done = 0
-    last = time.monotonic()
-
-    def on_step(step: StepRecord) -> None:
-        nonlocal done, last
-        done += step.prefill_tokens + step.decode_tokens
-        now = time.monotonic()
-        if now - last >= 0.25:
-            last = now
-            on_share(min(1.0, done / total))
-
-    return on_step
-
-
-def _check(found: Measured, served: Served, case: CaseJob) -> None:
-    """A sample without numbers, or a cold one with hits that its workload cannot explain, is not `ok` (M10, M20)."""
-    hits = sum(step.prefix_cache_hits for step in served.steps)
-    if not any(r.output_tokens for r in served.requests):
-        found.status, found.error = "invalid", "no request produced a token"
-    elif hits > case.explainable_hit_tokens:
-        found.status = "invalid"
-        found.error = (
-            f"{hits} prefix-cache hit tokens from a cold start; the workload explains {case.explainable_hit_tokens}"
-        )

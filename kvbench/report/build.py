@@ -36,8 +36,8 @@ DERIVED = {
     "copy_share": Column("copy_share", "float64", "", "Bytes per second over the measured copy rate.", "higher"),
 }
 _FACTS = (
-    "model", "attention_mode", "device_name", "clock", "threads", "kv_memory", "sharing", "attention_backend",
-    "slo_ttft_s", "slo_tpot_s", "slo_e2e_s",
+    "model", "attention_mode", "device_name", "clock", "cost_model", "threads", "kv_memory", "sharing",
+    "attention_backend", "slo_ttft_s", "slo_tpot_s", "slo_e2e_s",
 )  # fmt: skip
 
 
@@ -98,6 +98,7 @@ class Report:
     title: str
     tables: list[CaseTable]
     notes: list[str]
+    clock: str = "wall"
 
 
 def build_report(run: Run, metrics: Sequence[str] = (), *, show_all: bool = False) -> Report:
@@ -121,7 +122,8 @@ def build_report(run: Run, metrics: Sequence[str] = (), *, show_all: bool = Fals
     suite = run.plan["suite"]
     labels = {line.case_id: line.label(table.key_axes) for table in tables for line in table.lines}
     notes = [*case_notes(summaries.values(), labels), *consistency_notes(rows, labels), *import_notes(run.plan)]
-    return Report(run.run_id, str(suite["name"]), str(suite.get("title") or ""), tables, notes)
+    clock = str(run.plan.get("clock", "wall"))
+    return Report(run.run_id, str(suite["name"]), str(suite.get("title") or ""), tables, notes, clock)
 
 
 def _named(name: str) -> Column:

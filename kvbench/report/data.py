@@ -9,13 +9,13 @@ from kvbench.tabulate import as_json, comma_separated
 
 
 def csv_report(report: Report) -> str:
-    """One row per case: kind, case_id, axes, status, samples, front, then every metric as median, min and max."""
+    """One row per case: kind, case_id, clock, axes, status, samples, front, then each metric as median, min and max."""
     axes = list(dict.fromkeys(name for table in report.tables for name in table.axes))
     metrics = list(dict.fromkeys(column.name for table in report.tables for column in table.metrics))
-    head = ["kind", "case_id", *axes, "status", "samples", "ok_samples", "pareto"]
+    head = ["kind", "case_id", "clock", *axes, "status", "samples", "ok_samples", "pareto"]
     head += [f"{name}{ending}" for name in metrics for ending in ("", "_min", "_max")]
     return comma_separated(
-        head, [_csv_row(table, line, axes, metrics) for table in report.tables for line in table.lines]
+        head, [_csv_row(report.clock, table, line, axes, metrics) for table in report.tables for line in table.lines]
     )
 
 
@@ -26,6 +26,7 @@ def json_report(report: Report) -> str:
             "run_id": report.run_id,
             "suite": report.suite,
             "title": report.title,
+            "clock": report.clock,
             "constants": {table.kind: table.constants for table in report.tables},
             "cases": [_json_case(table, line) for table in report.tables for line in table.lines],
             "notes": report.notes,
@@ -33,8 +34,8 @@ def json_report(report: Report) -> str:
     )
 
 
-def _csv_row(table: CaseTable, line: CaseLine, axes: list[str], metrics: list[str]) -> list[Any]:
-    row = [table.kind, line.case_id, *(line.axes.get(name) for name in axes), line.status, line.samples]
+def _csv_row(clock: str, table: CaseTable, line: CaseLine, axes: list[str], metrics: list[str]) -> list[Any]:
+    row = [table.kind, line.case_id, clock, *(line.axes.get(name) for name in axes), line.status, line.samples]
     row += [line.ok_samples, line.is_pareto]
     for name in metrics:
         spread = line.summary.metrics.get(name) if line.summary else None

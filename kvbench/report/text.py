@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 _BEST, _FRONT = "*", "◆"
 _PADDING = 3
+PREDICTED = "VIRTUAL CLOCK: every time here is predicted by a cost model; compare it with virtual numbers only"
 _MAIN_METRICS = 6
 _SPARE_AXES, _SPARE_METRICS, _SPARE_FACTS = 1000, 2000, 3000
 
@@ -70,8 +71,9 @@ def markdown_report(report: Report) -> str:
 
 
 def heading(report: Report) -> list[str]:
-    """What this is; the suite's own title where it has one."""
-    return [one_line(f"{report.run_id}" + (f": {report.title}" if report.title else ""))]
+    """What this is; the suite's own title where it has one; that times are predicted where they are."""
+    title = one_line(f"{report.run_id}" + (f": {report.title}" if report.title else ""))
+    return [title] if report.clock == "wall" else [title, PREDICTED]
 
 
 def constants(table: CaseTable) -> list[str]:

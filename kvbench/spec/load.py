@@ -118,7 +118,8 @@ def check(data: dict[str, Any]) -> tuple[Suite | None, list[Problem]]:
     if problems:
         return None, problems
     suite = Suite.model_validate(data, context=PARTIAL)
-    return suite, expand_all(suite).problems
+    whole = [Problem(f"measure.{key}", text) for key, text in suite.measure.conflicts()]
+    return suite, whole + expand_all(suite).problems
 
 
 def _ignored(document: Document, expansion: Expansion) -> Iterator[Problem]:

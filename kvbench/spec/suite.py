@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import AfterValidator, Field, WithJsonSchema
 from pydantic.config import JsonDict
 
+from kvbench.costmodel.profiles import virtual_device, virtual_device_names
+from kvbench.errors import UsageError
 from kvbench.spec.engine import EngineSettings, KvDtype
 from kvbench.spec.fields import Count, CountOrAuto, Settings
 from kvbench.spec.workload import WorkloadSettings
@@ -52,27 +54,54 @@ class KernelSettings(Settings):
             yield "query_heads", f"kv_heads {self.kv_heads} must divide query_heads {self.query_heads}"
 
 
+def _known_device(name: str) -> str:
+    try:
+        return virtual_device(name).device.name
+    except UsageError as error:
+        raise ValueError(f"{error.message}; {error.hint}" if error.hint else error.message) from None
+
+
+VirtualDeviceName = Annotated[
+    str,
+    AfterValidator(_known_device),
+    WithJsonSchema({"type": "string", "$comment": f"one of {', '.join(virtual_device_names())}"}),
+]
+
+
 class MeasureSettings(Settings):
     """How samples are taken."""
 
+    clock: Literal["wall", "virtual"] = "wall"
+    """`wall`: the real device, timed. `virtual`: the same scheduler and cache over a cost model, without tensors;
+    bit-for-bit repeatable, labelled everywhere, and never in one run with wall times."""
+    virtual_device: VirtualDeviceName | None = None
+    """`virtual`: the device that the cost model stands for, a GPU by name or `cpu`; H100-SXM when left out."""
+    cost_model: str | None = Field(default=None, min_length=1)
+    """`virtual`: `roofline` (from the device's datasheet, also when left out) or the path of a cost-model file."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    """`auto` is CUDA where there is one."""
+    """`wall`: `auto` is CUDA where there is one."""
     repetitions: int = Field(default=3, ge=1, le=10_000)
-    """Samples per case, each in a fresh process."""
+    """Samples per case, each in a fresh process. Under the virtual clock all are equal, so one is taken unless the
+    command line asks for more (`-r`)."""
     cache_state: Literal["cold"] = "cold"
     """State of the prefix cache when a sample starts."""
     timeout_s: float = Field(default=600.0, gt=0)
-    """A case that takes longer is stopped and recorded as `timeout`."""
+    """A case that takes longer, by the real clock, is stopped and recorded as `timeout`."""
     warmup_requests: int = Field(default=4, ge=0, le=10_000)
-    """Requests on foreign token ids before every case, served again while new kernel variants come up."""
+    """`wall`: requests on foreign token ids before every case, served again while new kernel variants come up."""
     seed: int = Field(default=0, ge=0, lt=2**63)
     """Seed of the order of cases."""
     threads: CountOrAuto = "auto"
-    """CPU threads for torch and numba; `auto` is the number of physical cores available."""
+    """`wall`: CPU threads for torch and numba; `auto` is the number of physical cores available."""
     max_steps_recorded: Count = 1_000_000
     """Above this a declared one step in k is stored; totals stay exact."""
     kernel_min_time_s: float = Field(default=0.25, gt=0)
-    """`kernel` cases: shortest timed window of a sample."""
+    """`wall`, `kernel` cases: shortest timed window of a sample."""
+
+    def conflicts(self) -> Iterator[tuple[str, str]]:
+        for name in ("virtual_device", "cost_model"):
+            if self.clock == "wall" and getattr(self, name) is not None:
+                yield name, f'{name} has no effect while clock is "wall": set clock = "virtual", or leave it out'
 
 
 class SloSettings(Settings):

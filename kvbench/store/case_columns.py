@@ -17,8 +17,9 @@ IDENTITY_COLUMNS = (
     Column("error", "string", "", "What went wrong, where something did."),
     Column("warnings", "string", "", 'JSON list of {"name", "numbers"}: what a reader of this row should know.'),
     Column("fingerprint", "string", "", "Digest of the code and kernels that the case used; a resume compares it."),
-    Column("clock", "string", "", "wall: times are of the real device."),
-    Column("device", "string", "", "cpu or cuda."),
+    Column("clock", "string", "", "wall: times are of the real device; virtual: predicted by a cost model."),
+    Column("cost_model", "string", "", "virtual: roofline, or name and digest of a cost-model file."),
+    Column("device", "string", "", "cpu or cuda; virtual: of the device that the cost model stands for."),
     Column("device_name", "string", "", "The device by its maker's name."),
     Column("threads", "int64", "", "CPU threads of torch and numba."),
     Column("model", "string", "", "The model's geometry, as resolved."),
@@ -156,8 +157,8 @@ COSTS = (
     _seconds("setup_s", "Building the engine, before warm-up.", ""),
     _seconds("warmup_s", "Warm-up on foreign tokens.", ""),
     _seconds("measured_s", "The measured window.", ""),
-    _seconds("case_s", "Everything that the sample took.", ""),
-    _count("peak_rss_bytes", "B", "Largest resident memory of the worker process so far."),
+    _seconds("case_s", "Everything that the sample took, by the real clock.", ""),
+    _count("peak_rss_bytes", "B", "Largest resident memory of the process that measured, so far."),
 )
 
 MEASURED = {column.name: column for column in (*ENGINE_METRICS, *KERNEL_METRICS)}

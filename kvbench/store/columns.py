@@ -40,8 +40,11 @@ SAMPLE_KEYS = (
     _count("sample", "", "Repetition of the case, from 0; each is a fresh process."),
 )
 
+_CLOCK = _text("clock", "wall: times are of the real device; virtual: predicted by a cost model.")
+
 REQUEST_COLUMNS = (
     *SAMPLE_KEYS,
+    _CLOCK,
     _count("request_id", "", "The request, as numbered in the workload."),
     _seconds("arrival_s", "Scheduled arrival, from the start of the workload; every latency counts from here."),
     _count("input_tokens", "tokens", "Prompt length."),
@@ -69,6 +72,7 @@ REQUEST_COLUMNS = (
 
 STEP_COLUMNS = (
     *SAMPLE_KEYS,
+    _CLOCK,
     _count("step", "", "The engine step, from 0."),
     _seconds("t_s", "Start of the step, from the start of the workload."),
     _seconds("duration_s", "Length of the step."),

@@ -159,7 +159,7 @@ def clean(value: Any) -> Any:
 def _fill(folder: Path, sample: Sample, plan: Mapping[str, Any], max_steps: int) -> None:
     run_id = plan["run_id"]
     row = _complete_row(sample, run_id)
-    keys = {name: row.get(name) for name in ("run_id", "case_id", "sample", "attention_mode", "cache_dtype")}
+    keys = {name: row.get(name) for name in ("run_id", "case_id", "sample", "clock", "attention_mode", "cache_dtype")}
     digests = {}
     if sample.requests is not None:
         of = schema("requests", run_id)

@@ -18,6 +18,13 @@ def engine_digest() -> str:
 
 
 @cache
+def cost_model_digest() -> str:
+    """sha256 over the sources of the cost model."""
+    root = Path(__file__).resolve().parent.parent
+    return _digest(root, sorted((root / "costmodel").rglob("*.py")))
+
+
+@cache
 def kernel_digest() -> str:
     """sha256 over the sources of `kvbench_kernels`, found without importing it (and with it numba)."""
     spec = find_spec("kvbench_kernels")

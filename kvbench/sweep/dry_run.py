@@ -29,6 +29,7 @@ def as_dict(plan: SweepPlan, expected: Estimate) -> dict[str, Any]:
     """The plan as plain data: seconds and bytes."""
     return {
         "suite": plan.suite.name,
+        "clock": plan.machine.clock,
         "device": plan.device.name,
         "threads": plan.threads,
         "repetitions": plan.repetitions,
@@ -74,7 +75,10 @@ def _summary(plan: SweepPlan, expected: Estimate) -> Iterator[str]:
     samples = len(plan.runnable) * plan.repetitions
     yield f"{len(plan.cases)} cases × {plan.repetitions} repetitions = {samples} samples to take, {total}"
     yield f"expected times from: {expected.source}"
-    yield f"device: {plan.device.name}, {plan.threads} threads"
+    if plan.machine.rates is not None:
+        yield f"virtual clock: {plan.device.name} by {plan.machine.rates.label}, no tensors"
+    else:
+        yield f"device: {plan.device.name}, {plan.threads} threads"
     for case in plan.cases:
         for text in filter(None, (case.refusal and f"cannot run: {case.refusal}", *case.notes)):
             yield f"{case.label}: {text}"

@@ -41,6 +41,8 @@ class Estimate:
 
 def estimate(plan: SweepPlan, results: Path) -> Estimate:
     """Expected times; a figure for orientation, never a promise."""
+    if plan.machine.is_virtual:
+        return Estimate({}, None, "nothing: the virtual clock takes no device time")
     engine_cases = [case for case in plan.runnable if case.job.kind == "engine"]
     known, rates = _from_newest_run(plan, results, engine_cases)
     source = rates.source if rates else "no engine case to time"
@@ -77,6 +79,7 @@ def _from_newest_run(
         except KvbenchError:
             continue
         rows = rows[(rows["status"] == "ok") & (rows["device_name"] == plan.device.name)]
+        rows = rows[rows["clock"] == "wall"]
         same = rows[rows["model"] == model]
         if len(same) and same["decode_tokens_per_busy_s"].notna().any():
             return _known(rows), _rates(same, run.run_id)

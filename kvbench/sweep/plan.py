@@ -24,7 +24,7 @@ from kvbench.spec.suite import ModelSettings, Suite
 from kvbench.spec.workload import WorkloadSettings
 from kvbench.store.setting_columns import setting_row
 from kvbench.sweep import resolve
-from kvbench.sweep.code_digest import engine_digest, kernel_digest
+from kvbench.sweep.code_digest import cost_model_digest, engine_digest, kernel_digest
 from kvbench.sweep.labels import labels
 from kvbench.workload.build import Workload, build_workload
 from kvbench.workload.sharing import explainable_hit_tokens
@@ -54,7 +54,7 @@ class SweepPlan:
     """A suite on this machine."""
 
     loaded: LoadedSuite
-    device: Device
+    machine: resolve.Machine
     threads: int
     repetitions: int
     cases: list[PlannedCase]
@@ -62,6 +62,10 @@ class SweepPlan:
     workloads: dict[str, Workload] = field(default_factory=dict)
     models: dict[str, dict[str, Any]] = field(default_factory=dict)
     """Name → geometry and, of a checkpoint, its digest."""
+
+    @property
+    def device(self) -> Device:
+        return self.machine.device
 
     @property
     def suite(self) -> Suite:
@@ -90,7 +94,8 @@ class SweepPlan:
                 "text": self.loaded.text,
                 "effective": self.loaded.effective,
             },
-            "clock": "wall",
+            "clock": self.machine.clock,
+            "cost_model": _cost_model_facts(self.machine),
             "device": {"kind": self.device.kind, "name": self.device.name, "memory_bytes": self.device.memory_bytes},
             "threads": self.threads,
             "repetitions": self.repetitions,
@@ -117,11 +122,12 @@ def make_plan(loaded: LoadedSuite, *, repetitions: int | None = None, auto_kv_by
     Raises `UsageError` for what is wrong in the suite or its trace and `CannotRunError`, with
     the arithmetic, when no case at all can run on this machine."""
     suite = loaded.suite
-    device = resolve.find_device(suite.measure.device)
+    machine = resolve.find_machine(suite.measure)
     threads = Host().usable_cores() if suite.measure.threads == "auto" else int(suite.measure.threads)
-    plan = SweepPlan(loaded, device, threads, repetitions or suite.measure.repetitions, [])
+    samples = repetitions or (1 if machine.is_virtual else suite.measure.repetitions)
+    plan = SweepPlan(loaded, machine, threads, samples, [])
     cases = expand(suite)
-    plan.auto_kv_bytes = auto_kv_bytes or _auto_kv_bytes(cases, device)
+    plan.auto_kv_bytes = auto_kv_bytes or _auto_kv_bytes(cases, machine)
     planner = _Planner(plan)
     plan.cases = [planner.plan(case, label) for case, label in zip(cases, labels(cases), strict=True)]
     if not plan.runnable:
@@ -134,17 +140,17 @@ def make_plan(loaded: LoadedSuite, *, repetitions: int | None = None, auto_kv_by
     return plan
 
 
-def _auto_kv_bytes(cases: list[Case], device: Device) -> int | None:
+def _auto_kv_bytes(cases: list[Case], machine: resolve.Machine) -> int | None:
     """`kv_memory = "auto"`: the same bytes for every case that asks, as many as the neediest of them leaves. One that
     leaves none is refused later, by its own arithmetic; when all do, that is the error."""
     asking = {(case.model, case.engine) for case in cases if case.engine and case.engine.kv_memory == "auto"}
     found: list[int] = []
     error: CannotRunError | None = None
     for model, engine in asking:
-        _, geometry = resolve.resolve_model_settings(model, device)
-        _check_built(geometry)
+        _, geometry = resolve.resolve_model_settings(model, machine.device)
+        _check_built(geometry, machine)
         try:
-            found.append(resolve.auto_kv_bytes(device, geometry, engine))
+            found.append(resolve.auto_kv_bytes(machine, geometry, engine))
         except CannotRunError as refused:
             error = refused
     if error is not None and not found:
@@ -152,11 +158,12 @@ def _auto_kv_bytes(cases: list[Case], device: Device) -> int | None:
     return min(found, default=None)
 
 
-def _check_built(geometry: ModelGeometry) -> None:
-    if geometry.family not in FAMILIES:
+def _check_built(geometry: ModelGeometry, machine: resolve.Machine) -> None:
+    """Under the virtual clock no transformer runs, and a geometry is enough."""
+    if geometry.family not in FAMILIES and not machine.is_virtual:
         raise UsageError(
             f"the engine cannot run {geometry.name} (family {geometry.family})",
-            hint=f"its transformer covers {', '.join(FAMILIES)}; `kvbench size` knows the others' arithmetic",
+            hint=f"its transformer covers {', '.join(FAMILIES)}; --clock virtual and `kvbench size` need none",
         )
 
 
@@ -177,7 +184,7 @@ class _Planner:
         suite = self._plan.suite
         geometry = one_layer(case.kernel)
         memory = resolve.kernel_memory(case.kernel, geometry)
-        attention = resolve.resolve_attention(case.kernel.attention, self._plan.device)
+        attention = resolve.resolve_attention(case.kernel.attention, self._plan.machine)
         kernel = case.kernel.model_copy(update={"attention": attention})
         columns = {
             **self._columns(case, geometry),
@@ -185,16 +192,16 @@ class _Planner:
             **case.axes,
         }
         job = self._job(case, columns, geometry, {"kernel": kernel.model_dump(mode="json")})
-        return PlannedCase(case, job, label, memory, refusal=resolve.does_not_fit(memory, self._plan.device))
+        return PlannedCase(case, job, label, memory, refusal=resolve.does_not_fit(memory, self._plan.machine))
 
     def _engine(self, case: Case, label: str) -> PlannedCase:
         assert case.engine is not None
         assert case.workload is not None
-        device = self._plan.device
+        machine, device = self._plan.machine, self._plan.device
         model, geometry = resolve.resolve_model_settings(case.model, device)
-        _check_built(geometry)
+        _check_built(geometry, machine)
         self._note_model(model, geometry)
-        engine = resolve.resolve_engine(case.engine, device, self._plan.auto_kv_bytes)
+        engine = resolve.resolve_engine(case.engine, machine, self._plan.auto_kv_bytes)
         limit = resolve.context_limit(engine, geometry)
         workload = self._workload(case.workload, limit)
         memory = resolve.engine_memory(geometry, engine, int(engine.kv_memory), device)
@@ -221,7 +228,7 @@ class _Planner:
     def _verdict(
         self, memory: resolve.Memory, workload: Workload, engine: EngineSettings, geometry: ModelGeometry
     ) -> tuple[str | None, tuple[str, ...]]:
-        refusal = resolve.does_not_fit(memory, self._plan.device)
+        refusal = resolve.does_not_fit(memory, self._plan.machine)
         count, arithmetic = resolve.too_long(workload, engine, geometry)
         total = len(workload.requests)
         if refusal is None and count == total:
@@ -242,10 +249,10 @@ class _Planner:
             "kernels": kernel_digest(),
             "engine": engine_digest(),
             "device": self._plan.device.name,
-            "threads": self._plan.threads,
+            **self._clock_facts(),
             "workload": workload.digest if workload else None,
         }
-        if case.kind == "engine" and case.model.weights == "checkpoint":
+        if case.kind == "engine" and case.model.weights == "checkpoint" and not self._plan.machine.is_virtual:
             facts["checkpoint"] = self._plan.models[sections["model"]["name"]]["checkpoint"]
         return CaseJob(
             case_id=case.case_id,
@@ -261,26 +268,35 @@ class _Planner:
         )
 
     def _columns(self, case: Case, geometry: ModelGeometry) -> dict[str, Any]:
+        machine = self._plan.machine
         columns = {
-            "clock": "wall",
+            "clock": machine.clock,
+            "cost_model": machine.rates.label if machine.rates else None,
             "device": self._plan.device.kind,
             "device_name": self._plan.device.name,
-            "threads": self._plan.threads,
+            "threads": None if machine.is_virtual else self._plan.threads,
             "attention_mode": geometry.attention_mode,
         }
         return (
             columns if case.kind == "kernel" else {**columns, "model": geometry.name, "model_family": geometry.family}
         )
 
+    def _clock_facts(self) -> dict[str, object]:
+        """What decides times besides the device: threads, or the cost model's numbers and its code."""
+        rates = self._plan.machine.rates
+        if rates is None:
+            return {"threads": self._plan.threads}
+        return {"clock": "virtual", "rates": rates.digest, "cost_model_code": cost_model_digest()}
+
     def _note_model(self, model: ModelSettings, geometry: ModelGeometry) -> None:
         """What the manifest says of a model; a folder is checked, and a checkpoint read, once."""
-        if (model.name, model.weights) not in self._checked:
+        if not self._plan.machine.is_virtual and (model.name, model.weights) not in self._checked:
             resolve.check_model_folder(model.name, model.weights)
             self._checked.add((model.name, model.weights))
         facts = self._plan.models.setdefault(
             model.name, {"attention_mode": geometry.attention_mode, "geometry": asdict(geometry)}
         )
-        if model.weights == "checkpoint" and "checkpoint" not in facts:
+        if model.weights == "checkpoint" and "checkpoint" not in facts and not self._plan.machine.is_virtual:
             facts["checkpoint"] = resolve.checkpoint_digest(Path(model.name))
 
     def _workload(self, settings: WorkloadSettings, limit: int) -> Workload:
@@ -303,6 +319,13 @@ class _Planner:
         if key not in self._explained:
             self._explained[key] = explainable_hit_tokens(workload, engine.block_size, geometry.vocab_size)
         return self._explained[key]
+
+
+def _cost_model_facts(machine: resolve.Machine) -> dict[str, Any] | None:
+    if machine.rates is None:
+        return None
+    rates = machine.rates
+    return {"label": rates.label, "source": rates.source, "digest": rates.digest, "rates": asdict(rates.rates)}
 
 
 def _workload_facts(workload: Workload) -> dict[str, Any]:

@@ -7,6 +7,9 @@ import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from kvbench.costmodel.profiles import DEFAULT_DEVICE, virtual_device
+from kvbench.costmodel.rates import NamedRates, read_rates
+from kvbench.costmodel.roofline import roofline
 from kvbench.devices.detect import detect
 from kvbench.devices.facts import Device
 from kvbench.engine.automatic import ATTENTION, WEIGHT_DTYPE
@@ -21,12 +24,13 @@ from kvbench.geometry.weights import weight_bytes
 from kvbench.measure.memory import free_memory_bytes
 from kvbench.spec.cases import Case
 from kvbench.spec.engine import EngineSettings
-from kvbench.spec.suite import KernelSettings, ModelSettings
+from kvbench.spec.suite import KernelSettings, MeasureSettings, ModelSettings
 from kvbench.spec.workload import WorkloadSettings
 from kvbench.units import format_bytes
 from kvbench.workload.build import Workload
 
 AUTO_SHARE = 0.9
+_ENDLESS = 1 << 62
 REQUEST_BYTES = 512
 """Of a request in memory: 506 were measured over a million of one segment each."""
 
@@ -52,8 +56,40 @@ class Memory:
         return f"{parts} = {format_bytes(self.device_total)}{host}"
 
 
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """Where cases run: this machine, or under the virtual clock the device that `rates` stand for. A virtual device
+    has all of its memory free, and as much host memory as anybody asks for."""
+
+    device: Device
+    rates: NamedRates | None = None
+
+    @property
+    def is_virtual(self) -> bool:
+        return self.rates is not None
+
+    @property
+    def clock(self) -> str:
+        return "virtual" if self.is_virtual else "wall"
+
+    def free_bytes(self, kind: str) -> int:
+        """Memory of a kind of device that a case may take."""
+        if not self.is_virtual:
+            return free_memory_bytes(kind)
+        return self.device.memory_bytes if kind == self.device.kind else _ENDLESS
+
+
+def find_machine(measure: MeasureSettings) -> Machine:
+    """The machine a suite runs on; `CannotRunError` when it asks for CUDA and there is none."""
+    if measure.clock == "wall":
+        return Machine(find_device(measure.device))
+    virtual = virtual_device(measure.virtual_device or DEFAULT_DEVICE)
+    given = measure.cost_model
+    return Machine(virtual.device, roofline(virtual) if given in (None, "roofline") else read_rates(str(given)))
+
+
 def find_device(wanted: str) -> Device:
-    """The device a suite runs on; `CannotRunError` when it asks for CUDA and there is none."""
+    """The real device; `CannotRunError` when the suite asks for CUDA and there is none."""
     device = detect()
     if wanted == "cuda" and device.kind != "cuda":
         raise CannotRunError("this suite wants a CUDA device and there is none here", hint="use -a measure.device=cpu")
@@ -95,27 +131,32 @@ def check_requests_fit(workload: WorkloadSettings) -> None:
         )
 
 
-def resolve_engine(engine: EngineSettings, device: Device, auto_kv_bytes: int | None) -> EngineSettings:
+def resolve_engine(engine: EngineSettings, machine: Machine, auto_kv_bytes: int | None) -> EngineSettings:
     """Every `auto` of the engine replaced, `max_context` apart (it is the model's own)."""
     update: dict[str, object] = {}
-    update["attention"] = resolve_attention(engine.attention, device)
+    update["attention"] = resolve_attention(engine.attention, machine)
     if engine.weight_dtype == "auto":
-        update["weight_dtype"] = WEIGHT_DTYPE[device.kind]
+        update["weight_dtype"] = WEIGHT_DTYPE[machine.device.kind]
     if engine.kv_memory == "auto":
         update["kv_memory"] = auto_kv_bytes
     return engine.model_copy(update=update)
 
 
-def resolve_attention(name: str, device: Device) -> str:
-    """The attention backend by name, `auto` replaced; numba is the CPU's."""
+def resolve_attention(name: str, machine: Machine) -> str:
+    """The attention backend by name, `auto` replaced; numba is the CPU's. Under the virtual clock none runs, and what
+    is asked for stays as it is."""
+    if machine.is_virtual:
+        return name
+    device = machine.device
     if name == "numba" and device.kind != "cpu":
         raise UsageError('attention = "numba" runs on a CPU only', hint='use attention = "auto"')
     return ATTENTION[device.kind] if name == "auto" else name
 
 
-def auto_kv_bytes(device: Device, geometry: ModelGeometry, engine: EngineSettings) -> int:
+def auto_kv_bytes(machine: Machine, geometry: ModelGeometry, engine: EngineSettings) -> int:
     """`kv_memory = "auto"`: 90 % of what weights, activations and logits leave of the free memory."""
-    free = free_memory_bytes(device.kind)
+    device = machine.device
+    free = machine.free_bytes(device.kind)
     need = engine_memory(geometry, engine, 0, device)
     left = int((free - need.weights - need.working - need.host_tier * (device.kind == "cpu")) * AUTO_SHARE)
     if left <= 0:
@@ -131,7 +172,7 @@ def engine_memory(geometry: ModelGeometry, engine: EngineSettings, kv_bytes: int
     load = Load(engine.max_sequences, engine.max_batch_tokens, context_limit(engine, geometry))
     width = 2 if dtype == "fp32" else 1  # the budget counts activations at 16 bits
     working = width * activation_bytes(geometry, load.max_batch_tokens) + logit_bytes(geometry, load)
-    runtime = DEVICE_CONTEXT_BYTES if device.kind == "cuda" else 0
+    runtime = 0 if device.kind == "cpu" else DEVICE_CONTEXT_BYTES
     host_tier = 0 if engine.offload == "none" else engine.host_memory
     return Memory(weight_bytes(geometry, dtype), kv_bytes, host_tier, working + runtime)
 
@@ -156,13 +197,14 @@ def context_limit(engine: EngineSettings, geometry: ModelGeometry) -> int:
     return int(engine.max_context)
 
 
-def does_not_fit(memory: Memory, device: Device) -> str | None:
+def does_not_fit(memory: Memory, machine: Machine) -> str | None:
     """Why this case cannot run here, with the arithmetic; None when it can."""
-    free = free_memory_bytes(device.kind)
+    device = machine.device
+    free = machine.free_bytes(device.kind)
     need = memory.device_total + (memory.host_tier if device.kind == "cpu" else 0)
     if need > free:
         return f"needs {memory.arithmetic()}, and {format_bytes(free)} is free"
-    if device.kind != "cpu" and memory.host_tier > free_memory_bytes("cpu"):
+    if device.kind != "cpu" and memory.host_tier > machine.free_bytes("cpu"):
         return f"needs a host tier of {format_bytes(memory.host_tier)}, more host memory than is free"
     return None
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from kvbench.errors import UsageError
 from kvbench.spec.load import LoadedSuite, from_effective
 from kvbench.store.run import open_run
 
@@ -24,6 +25,16 @@ def auto_kv_bytes_of(run: Path) -> int | None:
     """What the run resolved `kv_memory = "auto"` to: the same for its later samples, however much is free by then."""
     found = _plan(run).get("auto_kv_memory_bytes")
     return found if isinstance(found, int) else None
+
+
+def refuse_other_clock(run: Path, clock: str) -> None:
+    """Predicted and measured times never share a run."""
+    earlier = _plan(run).get("clock", "wall")
+    if earlier != clock:
+        raise UsageError(
+            f"{run} was measured by the {earlier} clock and cannot go on by the {clock} clock",
+            hint=f"start a new run, or go on with --clock {earlier}",
+        )
 
 
 def _plan(run: Path) -> dict[str, Any]:

@@ -10,17 +10,18 @@ from pathlib import Path
 from types import FrameType
 
 from kvbench.console import say
-from kvbench.errors import ExitCode, KvbenchError
+from kvbench.errors import ExitCode, InternalError, KvbenchError
 from kvbench.measure.environment import capture
 from kvbench.measure.job import FINISHED, PROGRESS, STARTED, CaseJob, Event, WorkerJob, sample_row
 from kvbench.measure.supervise import Lost, OnEvent, OnLost, run_worker
+from kvbench.measure.virtual_case import VirtualBench
 from kvbench.spec.load import LoadedSuite, load_suite
 from kvbench.store.parts import Sample
 from kvbench.store.run import Run, RunFolder, open_run
 from kvbench.sweep.headline import headline
 from kvbench.sweep.plan import PlannedCase, SweepPlan, make_plan
 from kvbench.sweep.progress import SweepProgress
-from kvbench.sweep.resume import auto_kv_bytes_of
+from kvbench.sweep.resume import auto_kv_bytes_of, refuse_other_clock
 
 
 class SweepInterruptedError(KvbenchError):
@@ -53,6 +54,8 @@ def run_plan(
 ) -> Run:
     """`run_suite` for a suite that is planned already."""
     facts = {**plan.to_dict(), "environment": capture()}
+    if resume is not None:
+        refuse_other_clock(Path(resume), plan.machine.clock)
     with RunFolder.resume(Path(resume), facts) if resume else RunFolder.create(Path(out), facts) as folder:
         sweep = _Sweep(plan, folder, run_implied)
         try:
@@ -93,11 +96,16 @@ class _Sweep:
                 wanted = [case_id for case_id, number in todo if number == sample]
                 self._skip(sample, wanted, progress)
                 jobs = self.plan.round(sample, wanted)
-                if jobs:
+                if jobs and self.plan.machine.is_virtual:
+                    self._simulate(jobs, self._listener(jobs, progress))
+                elif jobs:
                     run_worker(self._worker_job(jobs), self._listener(jobs, progress), self._loser(progress))
                 self.folder.seal_if_due()
 
     def _foreword(self, todo: int) -> Iterator[str]:
+        rates = self.plan.machine.rates
+        if rates is not None:
+            yield f"virtual clock: no device is timed; {self.plan.device.name} by the cost model {rates.label}"
         yield from self.folder.problems
         if todo < self.total:
             yield f"{self.total - todo} of {self.total} samples are there already and are kept"
@@ -112,6 +120,23 @@ class _Sweep:
             if case.refusal is not None and case.job.case_id in wanted:
                 self._store(case.job, sample, "skipped", case.refusal)
                 progress.finished(self._label(case.job.case_id, sample), "skipped", "")
+
+    def _simulate(self, jobs: list[CaseJob], on_event: OnEvent) -> None:
+        """Under the virtual clock no process can disturb another: everything happens in this one."""
+        rates, suite = self.plan.machine.rates, self.plan.suite
+        if rates is None:
+            raise InternalError("a virtual sweep was planned without a cost model")
+        bench = VirtualBench(self.folder.path.resolve(), rates.rates, suite.measure, suite.slo)
+        for job in jobs:
+            on_event(Event(STARTED, job.case_id, {"sample": job.sample}))
+
+            def on_share(share: float, case_id: str = job.case_id) -> None:
+                on_event(Event(PROGRESS, case_id, {"share": share}))
+
+            status, numbers = bench.measure(job, on_share)
+            on_event(
+                Event(FINISHED, job.case_id, {"sample": job.sample, "status": status, "clock": "virtual", **numbers})
+            )
 
     def _worker_job(self, jobs: list[CaseJob]) -> WorkerJob:
         suite = self.plan.suite

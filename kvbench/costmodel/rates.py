@@ -1,0 +1,135 @@
+"""How fast a device is in practice: the coefficients of the cost model, all of them effective rates and overheads.
+
+They come from a device's datasheet by documented factors (`roofline.py`), or from a file: a JSON object with
+`format`, `version`, `name`, `source`, `rates` (every field of `Rates`) and `digest`, the sha256 over the rest, so that
+a file that was changed by hand without saying so is noticed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from kvbench.errors import DataError, UsageError
+
+FORMAT = "kvbench cost model"
+VERSION = 1
+_HINT = "docs/virtual-clock.md describes the file; without measure.cost_model the roofline of the device is used"
+
+
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """Effective rates of one device. Rates are per second and positive; overheads are seconds from 0 up."""
+
+    fp32_flops: float
+    """FLOP/s of matrix products with fp32 weights"""
+    half_flops: float
+    """FLOP/s of matrix products with fp16 or bf16 weights"""
+    byte_flops: float
+    """FLOP/s of matrix products with 8-bit weights"""
+    attention_flops: float
+    """FLOP/s of prefill attention"""
+    weight_bytes: float
+    """B/s at which weights are read"""
+    kv_bytes: float
+    """B/s at which attention reads, and a step writes, K and V"""
+    copy_bytes: float
+    """B/s of block copies within the device; each byte is read and written, and counted once"""
+    host_bytes: float
+    """B/s between device and host, one direction"""
+    disk_bytes: float
+    """B/s between host and disk, one direction"""
+    step_s: float
+    """Overhead of every step: scheduling, launch, sampling, the copy of the tokens"""
+    layer_s: float
+    """Overhead of every layer of a step: its kernel launches and what they cannot overlap"""
+    sequence_s: float
+    """Overhead per sequence of a step"""
+    block_s: float
+    """Overhead of following one block-table entry, per layer and KV head"""
+    transfer_s: float
+    """Overhead of each list of block copies"""
+
+
+@dataclass(frozen=True, slots=True)
+class NamedRates:
+    """Rates with where they are from: `roofline`, or a file's name and digest."""
+
+    rates: Rates
+    label: str
+    source: str
+
+    @property
+    def digest(self) -> str:
+        """sha256 of the numbers."""
+        return digest_of(asdict(self.rates))
+
+
+_OVERHEADS = ("step_s", "layer_s", "sequence_s", "block_s", "transfer_s")
+
+
+def digest_of(content: dict[str, Any]) -> str:
+    """sha256 over the content as JSON with sorted keys, without its own `digest`."""
+    rest = {key: value for key, value in content.items() if key != "digest"}
+    return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()
+
+
+def write_rates(path: Path, rates: Rates, *, name: str, source: str) -> None:
+    """A cost-model file that `read_rates` accepts."""
+    content = {"format": FORMAT, "version": VERSION, "name": name, "source": source, "rates": asdict(rates)}
+    path.write_text(json.dumps({**content, "digest": digest_of(content)}, indent=2) + "\n", encoding="utf-8")
+
+
+def read_rates(path: str | Path) -> NamedRates:
+    """Rates from a file. `UsageError` for what cannot be read or is no cost model, `DataError` for a wrong digest."""
+    content = _json_object(path)
+    if content.get("format") != FORMAT or content.get("version") != VERSION:
+        raise UsageError(f'{path} is not a "{FORMAT}" file of version {VERSION}', hint=_HINT)
+    problems = list(_problems(content))
+    if problems:
+        raise UsageError(f"{path}: {'; '.join(problems)}", hint=_HINT)
+    if content.get("digest") != digest_of(content):
+        raise DataError(
+            f"{path}: the digest does not match the content (it would be {digest_of(content)})",
+            hint="the file was changed after it was written; put the right digest in if that was meant",
+        )
+    rates = Rates(**{key: float(value) for key, value in content["rates"].items()})
+    return NamedRates(rates, f"{content['name']} ({content['digest'][:12]})", content["source"])
+
+
+def _json_object(path: str | Path) -> dict[str, Any]:
+    try:
+        content = json.loads(Path(path).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise UsageError(f"there is no cost model {path}", hint=_HINT) from None
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror}", hint=_HINT) from None
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"{path} is not JSON: {error}", hint=_HINT) from None
+    if not isinstance(content, dict):
+        raise UsageError(f"{path} holds no JSON object", hint=_HINT)
+    return content
+
+
+def _problems(content: dict[str, Any]) -> list[str]:
+    found = [f"{key} is not a text" for key in ("name", "source") if not isinstance(content.get(key), str)]
+    rates = content.get("rates")
+    if not isinstance(rates, dict):
+        return [*found, "rates is not an object"]
+    known = [field.name for field in fields(Rates)]
+    found += [f"rates.{key} is missing" for key in known if key not in rates]
+    found += [f"rates.{key} is unknown" for key in rates if key not in known]
+    return found + [text for key in known if key in rates and (text := _problem_of(key, rates[key]))]
+
+
+def _problem_of(key: str, value: Any) -> str | None:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not is_number or not math.isfinite(value):
+        return f"rates.{key} is not a finite number"
+    if value < 0 or (value == 0 and key not in _OVERHEADS):
+        return f"rates.{key} is {value}, not {'from 0 up' if key in _OVERHEADS else 'above 0'}"
+    return None

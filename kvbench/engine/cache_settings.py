@@ -1,0 +1,34 @@
+"""From an engine's settings and sizes to those of its cache manager. Torch-free."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING
+
+from kvbench.cache.types import CacheGroup, CacheSettings
+
+if TYPE_CHECKING:
+    from kvbench.engine.memory import Sizes
+    from kvbench.geometry.model import ModelGeometry
+    from kvbench.spec.engine import EngineSettings
+
+
+def cache_settings(g: ModelGeometry, settings: EngineSettings, sizes: Sizes, weight_dtype: str) -> CacheSettings:
+    """Prefix keys name the model, its weights' dtype and the KV dtype, so that no two of them ever share a block."""
+    identity = f"{g.name}|{g.source}|{g.family}|{weight_dtype}|{settings.kv_dtype}"
+    return CacheSettings(
+        block_size=settings.block_size,
+        num_blocks=sizes.num_blocks,
+        max_sequences=settings.max_sequences,
+        max_context=sizes.max_context,
+        groups=tuple(CacheGroup(group.kind, group.window) for group in g.groups),
+        allocator=settings.allocator,
+        prefix_cache=settings.prefix_cache,
+        hash_function=settings.hash_function,
+        eviction=settings.eviction,
+        lrc_alpha=settings.lrc_alpha,
+        lrc_beta=settings.lrc_beta,
+        host_blocks=sizes.host_blocks,
+        host_eviction=settings.host_eviction,
+        namespace=hashlib.sha256(identity.encode()).digest(),
+    )

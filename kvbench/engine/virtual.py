@@ -1,0 +1,102 @@
+"""The engine without a device: the same scheduler and cache, time from a cost model, tokens from their keys.
+
+Nothing is stored, so nothing can be read back wrong: what the virtual clock shows is where time and blocks go. The
+tokens that it samples say nothing about a model; workloads with forced outputs do not use them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from kvbench.cache.manager import make_manager
+from kvbench.engine.cache_settings import cache_settings
+from kvbench.engine.clock import VirtualClock
+from kvbench.engine.loop import EngineLoop
+from kvbench.engine.memory import plan_sizes
+
+if TYPE_CHECKING:
+    from kvbench.cache.types import Int64s, Transfers
+    from kvbench.costmodel.model import CostModel
+    from kvbench.engine.batch import StepBatch
+    from kvbench.engine.sampling import SamplingParams
+    from kvbench.geometry.model import ModelGeometry
+    from kvbench.spec.engine import EngineSettings
+
+
+@dataclass(frozen=True, slots=True)
+class VirtualMoved:
+    """What the step's block copies would have cost."""
+
+    offload_bytes: int
+    promotion_stall_s: float
+
+
+class VirtualRunner:
+    """Every call advances the clock by what the cost model says of it."""
+
+    def __init__(self, cost: CostModel, clock: VirtualClock, vocab_size: int) -> None:
+        self.cost = cost
+        self.clock = clock
+        self.vocab_size = vocab_size
+
+    def transfer(self, transfers: Transfers) -> VirtualMoved:
+        """One list after another; the step waits for all of them."""
+        if not transfers:
+            return _NOTHING_MOVED
+        stall_s = self.cost.host_transfer_s(len(transfers.promote_host))
+        offload_s = self.cost.host_transfer_s(len(transfers.offload_device))
+        self.clock.advance(offload_s + stall_s + self.cost.copy_s(len(transfers.copy_source)))
+        return VirtualMoved(len(transfers.offload_device) * self.cost.block_bytes, stall_s)
+
+    def forward(self, batch: StepBatch) -> int:
+        """The number of rows that are sampled."""
+        starts = batch.context_lengths - batch.query_lengths
+        rows = len(batch.logit_rows)
+        self.clock.advance(self.cost.step_s(self.cost.features(starts, batch.query_lengths, batch.num_decodes, rows)))
+        return rows
+
+    def sample(self, logits: int, params: list[SamplingParams], keys: Int64s) -> Int64s:
+        return keyed_tokens(keys, self.vocab_size)
+
+    def reset(self) -> None:
+        """There is nothing to forget."""
+
+
+_NOTHING_MOVED = VirtualMoved(0, 0.0)
+
+
+def keyed_tokens(keys: Int64s, vocab_size: int) -> Int64s:
+    """A token per key, evenly over the vocabulary: the upper 32 bits, scaled."""
+    high = keys.view(np.uint64) >> np.uint64(32)
+    return (high * np.uint64(vocab_size) >> np.uint64(32)).astype(np.int64)
+
+
+class VirtualEngine(EngineLoop):
+    """An engine whose time is predicted. KV memory is that of the settings, in bytes."""
+
+    def __init__(
+        self,
+        geometry: ModelGeometry,
+        settings: EngineSettings,
+        cost: CostModel,
+        *,
+        weight_dtype: str,
+        max_context: int | None = None,
+        check: bool = False,
+    ) -> None:
+        """Raises `CannotRunError` with the arithmetic when the memory cannot hold one sequence."""
+        self.cost = cost
+        self.sizes = plan_sizes(geometry, settings, None, max_context, 0)
+        clock = VirtualClock()
+        super().__init__(
+            make_manager(cache_settings(geometry, settings, self.sizes, weight_dtype)),
+            settings,
+            VirtualRunner(cost, clock, geometry.vocab_size),
+            block_bytes=self.sizes.block_bytes,
+            vocab_size=geometry.vocab_size,
+            clock=clock,
+            check=check,
+        )

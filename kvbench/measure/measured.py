@@ -1,0 +1,114 @@
+"""What an engine case needs and brings home under either clock. Torch-free."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from kvbench.engine.sampling import SamplingParams
+from kvbench.engine.serve import Served
+from kvbench.engine.telemetry import RequestRecord, StepRecord
+from kvbench.errors import DataError
+from kvbench.measure.job import CaseJob, sample_row
+from kvbench.measure.metrics import case_metrics
+from kvbench.spec.engine import EngineSettings
+from kvbench.spec.suite import SloSettings
+from kvbench.spec.workload import WorkloadSettings
+from kvbench.store.parts import Sample
+from kvbench.workload.build import Workload, build_workload
+
+OnShare = Callable[[float], None]
+
+
+@dataclass(slots=True)
+class Measured:
+    """What one sample brought home."""
+
+    row: dict[str, Any]
+    requests: list[RequestRecord] | None = None
+    steps: list[StepRecord] | None = None
+    warnings: list[dict[str, Any]] = field(default_factory=list)
+    status: str = "ok"
+    error: str | None = None
+
+    def as_sample(self, case: CaseJob, extra: dict[str, Any]) -> Sample:
+        """The form in which it is stored; `extra` are readings taken around it."""
+        return Sample(
+            case_id=case.case_id,
+            sample=case.sample,
+            fingerprint=case.fingerprint,
+            row=sample_row(case, self.status, self.error) | self.row | {"warnings": self.warnings},
+            requests=self.requests,
+            steps=self.steps,
+            workload_digest=case.workload_digest,
+            extra=extra,
+        )
+
+    def headline(self) -> dict[str, Any]:
+        """The numbers for the progress line."""
+        names = (
+            "output_tokens_per_s", "ttft_p50_s", "tpot_p50_s", "decode_s", "bytes_per_s", "measured_s", "warmup_s",
+        )  # fmt: skip
+        found = {name: self.row[name] for name in names if self.row.get(name) is not None}
+        return found | ({"error": self.error} if self.error else {})
+
+
+def planned_workload(case: CaseJob) -> Workload:
+    """The case's requests; `DataError` when they are not those that the plan saw."""
+    workload = build_workload(WorkloadSettings.model_validate(case.workload), max_context=case.max_context)
+    if case.workload_digest is not None and workload.digest != case.workload_digest:
+        raise DataError(
+            "the workload is not the one that was planned: its trace changed on disk since the sweep began",
+            hint="start the sweep again",
+        )
+    return workload
+
+
+def measured(served: Served, settings: EngineSettings, slo: SloSettings) -> Measured:
+    """A served workload with its metrics and the warnings about them."""
+    metrics, warnings = case_metrics(
+        served.requests,
+        served.steps,
+        slo=slo,
+        wall_s=served.wall_s,
+        block_size=settings.block_size,
+        offload=settings.offload,
+    )
+    row = {**metrics, "measured_s": served.wall_s}
+    return Measured(row, served.requests, served.steps, [warning.as_dict() for warning in warnings])
+
+
+def sampling_of(case: CaseJob) -> SamplingParams:
+    asked = WorkloadSettings.model_validate(case.workload).sampling
+    return SamplingParams(asked.temperature, asked.top_k, asked.top_p)
+
+
+def share_of(workload: Workload, on_share: OnShare) -> Callable[[StepRecord], None]:
+    """Progress by tokens, told at most four times a second."""
+    total = max(1, sum(r.input_tokens + r.output_tokens for r in workload.requests))
+    done = 0
+    last = time.monotonic()
+
+    def on_step(step: StepRecord) -> None:
+        nonlocal done, last
+        done += step.prefill_tokens + step.decode_tokens
+        now = time.monotonic()
+        if now - last >= 0.25:
+            last = now
+            on_share(min(1.0, done / total))
+
+    return on_step
+
+
+def check_cold(found: Measured, served: Served, case: CaseJob) -> None:
+    """A sample without numbers, or a cold one with hits that its workload cannot explain, is not `ok` (M10, M20)."""
+    hits = sum(step.prefix_cache_hits for step in served.steps)
+    if not any(r.output_tokens for r in served.requests):
+        found.status, found.error = "invalid", "no request produced a token"
+    elif hits > case.explainable_hit_tokens:
+        found.status = "invalid"
+        found.error = (
+            f"{hits} prefix-cache hit tokens from a cold start; the workload explains {case.explainable_hit_tokens}"
+        )
