@@ -33,6 +33,9 @@ if TYPE_CHECKING:
     from kvbench.geometry.model import LayerGroup, ModelGeometry
 
 
+_BY_DISK = ("demote", "load")
+
+
 @dataclass(frozen=True, slots=True)
 class _Shape:
     """One layer group: seconds per token of context while decoding, per token and per pair in a prefill, per
@@ -97,17 +100,15 @@ class CostModel:
             seconds += blocks_of(ends, context, self.block_size).sum(axis=0) * shape.entry_s
         return seconds
 
-    def host_transfer_s(self, blocks: int) -> float:
-        """Copying so many blocks between device and host, one direction."""
-        return self.rates.transfer_s + blocks * self.block_bytes / self.rates.host_bytes if blocks else 0.0
+    def copies_s(self, kind: str, blocks: int) -> float:
+        """Copying so many blocks in one go; `kind` is one of the cache's kinds of block copy."""
+        return self.rates.transfer_s + blocks * self.block_bytes / self._link(kind) if blocks else 0.0
 
-    def disk_transfer_s(self, blocks: int) -> float:
-        """Copying so many blocks between host and disk, one direction."""
-        return self.rates.transfer_s + blocks * self.block_bytes / self.rates.disk_bytes if blocks else 0.0
-
-    def copy_s(self, blocks: int) -> float:
-        """Copying so many blocks within the device."""
-        return self.rates.transfer_s + blocks * self.block_bytes / self.rates.copy_bytes if blocks else 0.0
+    def _link(self, kind: str) -> float:
+        """B/s of the way that a kind of copy takes: a load from disk passes both links and is bound by the slower."""
+        if kind == "copy":
+            return self.rates.copy_bytes
+        return min(self.rates.disk_bytes, self.rates.host_bytes) if kind in _BY_DISK else self.rates.host_bytes
 
     def _fixed_s(self, sequences: int, tokens: int, sampled: int) -> float:
         """All that does not depend on how long the sequences are."""

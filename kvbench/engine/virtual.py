@@ -6,14 +6,15 @@ tokens that it samples say nothing about a model; workloads with forced outputs 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from kvbench.cache.manager import make_manager
+from kvbench.cache.types import ARRIVALS, COPY_KINDS
 from kvbench.engine.cache_settings import cache_settings
 from kvbench.engine.clock import VirtualClock
+from kvbench.engine.copies import Outcome
 from kvbench.engine.loop import EngineLoop
 from kvbench.engine.memory import plan_sizes
 
@@ -26,14 +27,6 @@ if TYPE_CHECKING:
     from kvbench.spec.engine import EngineSettings
 
 
-@dataclass(frozen=True, slots=True)
-class VirtualMoved:
-    """What the step's block copies would have cost."""
-
-    offload_bytes: int
-    promotion_stall_s: float
-
-
 class VirtualRunner:
     """Every call advances the clock by what the cost model says of it."""
 
@@ -42,14 +35,17 @@ class VirtualRunner:
         self.clock = clock
         self.vocab_size = vocab_size
 
-    def transfer(self, transfers: Transfers) -> VirtualMoved:
-        """One list after another; the step waits for all of them."""
-        if not transfers:
-            return _NOTHING_MOVED
-        stall_s = self.cost.host_transfer_s(len(transfers.promote_host))
-        offload_s = self.cost.host_transfer_s(len(transfers.offload_device))
-        self.clock.advance(offload_s + stall_s + self.cost.copy_s(len(transfers.copy_source)))
-        return VirtualMoved(len(transfers.offload_device) * self.cost.block_bytes, stall_s)
+    def start(self, transfers: Transfers) -> Outcome:
+        """One kind after another; the step waits for all of them."""
+        stall_s = 0.0
+        for kind in COPY_KINDS:
+            seconds = self.cost.copies_s(kind, len(transfers.pairs(kind)[0]))
+            self.clock.advance(seconds)
+            stall_s += seconds if kind in ARRIVALS else 0.0
+        return Outcome(done=transfers, promotion_stall_s=stall_s)
+
+    def poll(self, *, wait: bool = False) -> Outcome:
+        return Outcome()
 
     def forward(self, batch: StepBatch) -> int:
         """The number of rows that are sampled."""
@@ -63,9 +59,6 @@ class VirtualRunner:
 
     def reset(self) -> None:
         """There is nothing to forget."""
-
-
-_NOTHING_MOVED = VirtualMoved(0, 0.0)
 
 
 def keyed_tokens(keys: Int64s, vocab_size: int) -> Int64s:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from kvbench.cache.types import COPY_KINDS
 from kvbench.costmodel.features import step_features
 from kvbench.costmodel.model import CostModel, decode_kernel_s
 from kvbench.costmodel.profiles import virtual_device, virtual_device_names
@@ -112,9 +113,9 @@ def test_kv_dtype_block_size_and_transfers_show_in_the_cost() -> None:
     assert costs["bf16", 64] < costs["bf16", 16] < costs["bf16", 4]
     model = cost_of("llama-3.1-8b")
     block = 16 * float(kv_bytes_per_token(preset("llama-3.1-8b"), "bf16"))
-    assert model.host_transfer_s(10) == pytest.approx(20e-6 + 10 * block / (0.8 * 64e9))
-    assert model.host_transfer_s(0) == model.disk_transfer_s(0) == model.copy_s(0) == 0.0
-    assert model.disk_transfer_s(10) > model.host_transfer_s(10) > model.copy_s(10)
+    assert model.copies_s("promote", 10) == pytest.approx(20e-6 + 10 * block / (0.8 * 64e9))
+    assert all(model.copies_s(kind, 0) == 0.0 for kind in COPY_KINDS)
+    assert model.copies_s("load", 10) > model.copies_s("swap_in", 10) > model.copies_s("copy", 10)
 
 
 def test_few_tokens_read_few_experts() -> None:
