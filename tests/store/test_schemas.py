@@ -29,7 +29,7 @@ def test_column_names_are_unique_and_the_file_carries_version_and_run(table: str
 
 @pytest.mark.parametrize(("table", "record"), [("requests", RequestRecord), ("steps", StepRecord)])
 def test_every_telemetry_field_is_a_column(table: str, record: type) -> None:
-    keys = {"run_id", "case_id", "sample", "attention_mode", "cache_dtype"}
+    keys = {"run_id", "case_id", "sample", "clock", "attention_mode", "cache_dtype"}
     assert {f.name for f in fields(record)} == set(schema(table, "r").names) - keys
 
 
