@@ -120,7 +120,7 @@ def _check_lengths(books: Books, content: Content, hold: int, promise: int) -> N
 def _look_up(books: Books, content: Content) -> tuple[list[GroupHits], int]:
     """Hits of every group, cut to the length they have in common. The last token is never covered (E12)."""
     limit = (content.length - 1) // books.block_size
-    keys = content.keys(books.chain, limit)[:limit]
+    keys = content.keys(books.chain, limit)[:limit] if books.indexes[0].needs_keys else []
     tokens = content.tokens[: limit * books.block_size].reshape(limit, books.block_size)
     root = books.labels.root_id(content.salt)
     groups: list[GroupHits] = []
@@ -142,11 +142,11 @@ def _look_up(books: Books, content: Content) -> tuple[list[GroupHits], int]:
 def _find_on_host(books: Books, group: int, keys: list[bytes], tokens: Int32s, device: Int64s, root: int) -> list[int]:
     """Host blocks that continue the device hits. A key that the device holds for another content ends the search:
     the promoted block could not be published under it."""
-    host, on_device = books.host, books.indexes[group].blocks
+    host, index = books.host, books.indexes[group]
     found: list[int] = []
     parent = int(books.pool.content_ids[device[-1]]) if len(device) else root
     for at in range(len(device), len(keys)):
-        block = None if host is None or keys[at] in on_device else host.find(group, keys[at], tokens[at], parent)
+        block = None if host is None or index.holds(keys[at]) else host.find(group, keys[at], tokens[at], parent)
         if host is None or block is None:
             break
         found.append(block)

@@ -19,7 +19,7 @@ from kvbench.cache.content import KeyChain
 from kvbench.cache.eviction.policy import make_policy
 from kvbench.cache.host_tier import HostTier
 from kvbench.cache.pool import BlockPool
-from kvbench.cache.prefix import HashIndex, Labels
+from kvbench.cache.prefix import Labels, make_index
 from kvbench.cache.tables import BlockTables
 from kvbench.cache.tier_order import make_tier_order
 from kvbench.cache.types import CacheStats, Int64s, Transfers
@@ -41,7 +41,10 @@ class Books:
         self.tables = BlockTables(self.num_groups, settings.max_sequences, settings.max_context, settings.block_size)
         self.policy = make_policy(settings, self.pool)
         self.labels = Labels(settings.num_blocks if self.caching else 0, settings.block_size)
-        self.indexes = [HashIndex(self.pool, self.labels, self.policy, group) for group in range(self.num_groups)]
+        self.indexes = [
+            make_index(settings.prefix_cache, self.pool, self.labels, self.policy, group, self.chain)
+            for group in range(self.num_groups)
+        ]
         self.host = self._host_tier(settings) if settings.host_blocks else None
         for index in self.indexes:
             index.lower_tier = self.host

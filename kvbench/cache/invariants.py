@@ -117,18 +117,14 @@ def check_promises(books: Books) -> None:
 
 def check_index(books: Books) -> None:
     """Index and blocks agree in both directions, copies included, and full blocks hold what their key names."""
-    pool, labels = books.pool, books.labels
-    seen = []
+    pool = books.pool
+    seen: list[int] = []
     for group, index in enumerate(books.indexes):
-        for key, first in index.blocks.items():
-            copies = [first, *index.spare.get(key, ())]
-            seen += copies
-            for block in copies:
-                same = (labels.tokens[block] == labels.tokens[first]).all()
-                if labels.keys[block] != key or pool.content_ids[block] != pool.content_ids[first] or not same:
-                    raise InternalError(f"block {block} is indexed under a key that it does not have")
-                if books.num_groups > 1 and pool.groups[block] != group:
-                    raise InternalError(f"block {block} is indexed for group {group} but belongs to another")
+        own = index.check()
+        seen += own
+        foreign = [block for block in own if pool.groups[block] != group] if books.num_groups > 1 else []
+        if foreign:
+            raise InternalError(f"block {foreign[0]} is indexed for group {group} but belongs to another")
     published = np.flatnonzero(pool.content_ids).tolist()
     if sorted(seen) != published:
         wrong = set(seen) ^ set(published) or {block for block in seen if seen.count(block) > 1}

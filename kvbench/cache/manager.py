@@ -41,7 +41,7 @@ def make_manager(settings: CacheSettings) -> CacheManager:
     if settings.host_blocks < 0 or not settings.groups:
         raise UsageError("host_blocks must not be negative, and there must be at least one layer group")
     if settings.host_blocks and settings.prefix_cache == "none":
-        raise UsageError("a host tier extends the prefix cache", hint='set prefix_cache = "hash"')
+        raise UsageError("a host tier extends the prefix cache", hint='set prefix_cache = "hash" or "radix"')
     module, _, name = ALLOCATORS[settings.allocator].partition(":")
     manager: CacheManager = getattr(import_module(module), name)(settings)
     return manager

@@ -38,10 +38,14 @@ def publish_progress(books: Books, rows: Int64s, computed: Int32s) -> None:
 def _publish_tails(books: Books, rows: Int64s, logical: Int32s) -> None:
     """One block per row, the usual step of running sequences."""
     keys, chunks, roots = [], [], []
+    needs_keys = books.indexes[0].needs_keys
     for row, block in zip(rows.tolist(), logical.tolist(), strict=True):
         content = _content(books, row)
-        key, chunk = content.key_and_bytes(books.chain, block)
-        keys.append(key)
+        if needs_keys:
+            key, chunk = content.key_and_bytes(books.chain, block)
+            keys.append(key)
+        else:
+            chunk = content.tokens[block * books.block_size : (block + 1) * books.block_size].tobytes()
         chunks.append(chunk)
         roots.append(0 if block else books.labels.root_id(content.salt))
     tokens = np.frombuffer(b"".join(chunks), dtype=np.int32).reshape(len(rows), books.block_size)
@@ -60,7 +64,7 @@ def _publish_tails(books: Books, rows: Int64s, logical: Int32s) -> None:
 def _publish_run(books: Books, row: int, first: int, end: int) -> None:
     """Consecutive blocks [first, end) of one row: a prefill."""
     content, size = _content(books, row), books.block_size
-    keys = content.keys(books.chain, end)[first:end]
+    keys = content.keys(books.chain, end)[first:end] if books.indexes[0].needs_keys else []
     tokens = content.tokens[first * size : end * size].reshape(end - first, size)
     for group, index in enumerate(books.indexes):
         entries = books.tables.blocks[group, row]

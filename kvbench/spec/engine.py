@@ -55,11 +55,13 @@ class EngineSettings(Settings):
     preemption: Literal["recompute"] = "recompute"
     """What happens to a sequence that loses its blocks."""
 
-    prefix_cache: Literal["none", "hash"] = "none"
-    """Reuse of KV between requests with the same prefix; `hash` chains a digest over full blocks."""
+    prefix_cache: Literal["none", "hash", "radix"] = "none"
+    """Reuse of KV between requests with the same prefix: `hash` chains a digest over full blocks, `radix` is a tree of
+    tokens; both find the same."""
 
     hash_function: Literal["xxh3-128", "sha256"] = "xxh3-128"
-    """Digest of the prefix cache; hits compare tokens as well, so xxh3-128 is safe against collisions."""
+    """Digest of the prefix cache; hits compare tokens as well, so xxh3-128 is safe against collisions. `radix` needs
+    digests for lower tiers only."""
 
     eviction: Literal["lru", "fifo", "lfu", "lrc", "lrc-age", "priority"] = "lru"
     """Which cached, unreferenced block loses its contents first, children before parents under every policy.
@@ -90,7 +92,7 @@ class EngineSettings(Settings):
 
     def conflicts(self) -> Iterator[tuple[str, str]]:
         if self.offload == "host" and self.prefix_cache == "none":
-            yield "offload", 'offload = "host" extends the prefix cache, so it needs prefix_cache = "hash"'
+            yield "offload", 'offload = "host" extends the prefix cache, so it needs prefix_cache = "hash" or "radix"'
         if self.offload == "host" and self.host_memory == 0:
             yield "offload", 'offload = "host" needs host_memory, as in host_memory = "256MiB"'
         if self.allocator == "contiguous" and self.prefix_cache != "none":

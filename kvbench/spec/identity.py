@@ -35,6 +35,11 @@ RULES: dict[str, tuple[Moot, ...]] = {
     "engine": (
         Moot(("host_memory", "host_eviction"), 'engine.offload is "none"', lambda e: e.offload == "none"),
         Moot(("hash_function", "eviction"), 'engine.prefix_cache is "none"', lambda e: e.prefix_cache == "none"),
+        Moot(
+            ("hash_function",),
+            'engine.prefix_cache is "radix" and engine.offload is "none"',
+            lambda e: e.prefix_cache == "radix" and e.offload == "none",
+        ),
         Moot(("lrc_alpha", "lrc_beta"), 'engine.eviction is not "lrc-age"', lambda e: e.eviction != "lrc-age"),
         Moot(("lrc_alpha", "lrc_beta"), 'engine.prefix_cache is "none"', lambda e: e.prefix_cache == "none"),
     ),

@@ -60,8 +60,8 @@ class History:
             max_context=MAX_CONTEXT,
             **settings,
         )
-        self.finds_all = settings.get("hash_function") != "constant"
-        self.caching = self.manager.settings.prefix_cache == "hash"
+        self.finds_all = settings.get("hash_function") != "constant" or settings.get("prefix_cache") == "radix"
+        self.caching = self.manager.settings.prefix_cache != "none"
         self.block_size, self.groups = block_size, groups
         self.rows: dict[int, Content] = {}
         self._forget_everything()

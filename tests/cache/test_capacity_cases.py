@@ -8,6 +8,7 @@ import pytest
 
 from kvbench.cache.content import Content
 from kvbench.cache.manager import make_manager
+from kvbench.cache.radix_tree import RadixTree
 from kvbench.cache.types import CacheGroup, CacheSettings
 from kvbench.errors import CannotRunError, InternalError
 from tests.cache.machines import EVICTIONS, Device, admit, append, ints, paged, run_through, serve
@@ -120,17 +121,21 @@ def test_e59_children_go_before_their_parents(eviction: str) -> None:
             run_through(manager, [*range(8), *range(tail, tail + 4)])
 
 
-@pytest.mark.parametrize("eviction", EVICTIONS[1:])
-def test_e60_an_eviction_costs_the_same_however_many_leaves(eviction: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """10,000 leaves, pool saturated: a few heap operations per eviction, not one per leaf."""
-    manager = paged(10_000, eviction=eviction, block_size=1)
+@pytest.mark.parametrize(("eviction", "index"), [*((one, "hash") for one in EVICTIONS[1:]), ("lfu", "radix")])
+def test_e60_an_eviction_costs_the_same_however_many_leaves(
+    eviction: str, index: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """10,000 leaves, pool saturated: a few heap operations and one cut of the tree per eviction, not one per leaf."""
+    manager = paged(10_000, eviction=eviction, block_size=1, prefix_cache=index)
     for leaf in range(5_000):
         row = admit(manager, [leaf, 1]).row
         manager.mark_computed(ints(row), ints(2))
         manager.release(row)
     pops: list[int] = []
-    heappop = heapq.heappop
+    cuts: list[int] = []
+    heappop, cut = heapq.heappop, RadixTree.cut
     monkeypatch.setattr(heapq, "heappop", lambda heap: pops.append(1) or heappop(heap))
+    monkeypatch.setattr(RadixTree, "cut", lambda tree, blocks, at: cuts.append(1) or cut(tree, blocks, at))
     for leaf in range(100):
         manager.release(admit(manager, [10_000 + leaf]).row)
         row = admit(manager, [20_000 + leaf]).row
@@ -138,6 +143,7 @@ def test_e60_an_eviction_costs_the_same_however_many_leaves(eviction: str, monke
         manager.release(row)
     assert manager.stats().evictions >= 100
     assert len(pops) <= 3 * manager.stats().evictions
+    assert len(cuts) == (manager.stats().evictions if index == "radix" else 0)
 
 
 def test_e63_the_source_of_an_offload_is_read_before_its_next_owner_writes() -> None:

@@ -19,7 +19,7 @@ from tests.cache.machines import admit, append, ints, paged, serve
     ("changes", "named"),
     [
         ({"allocator": "buddy"}, "buddy"),
-        ({"prefix_cache": "radix"}, "radix"),
+        ({"prefix_cache": "trie"}, "trie"),
         ({"eviction": "arc"}, "arc"),
         ({"hash_function": "md5"}, "md5"),
         ({"block_size": 0}, "block_size"),
