@@ -49,6 +49,16 @@ class HashIndex:
     def holds(self, key: bytes) -> bool:
         return key in self.blocks
 
+    def keys(self) -> list[bytes]:
+        return list(self.blocks)
+
+    def known(self, key: bytes, tokens: Int32s, parent: int) -> int | None:
+        holder = self.blocks.get(key)
+        if holder is None:
+            return None
+        same = self._labels.parent_ids[holder] == parent and (self._labels.tokens[holder] == tokens).all()
+        return int(self._pool.content_ids[holder]) if same else 0
+
     def find(self, keys: Sequence[bytes], tokens: Int32s, root: int) -> Int64s:
         if not keys or keys[0] not in self.blocks:
             return NO_BLOCKS

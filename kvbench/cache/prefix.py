@@ -36,7 +36,6 @@ class Labels:
         self.keys: list[bytes] = [b""] * (num_blocks + 1)
         self._last_id = 0
         self._roots: dict[str | None, int] = {}
-        self._salts: dict[int, str | None] = {}
 
     def new_ids(self, count: int) -> int:
         """First of `count` fresh content ids, all positive."""
@@ -50,14 +49,7 @@ class Labels:
 
     def root_id(self, salt: str | None) -> int:
         """The parent id of first blocks: negative, one per salt."""
-        root = self._roots.get(salt)
-        if root is None:
-            root = self._roots[salt] = -1 - len(self._roots)
-            self._salts[root] = salt
-        return root
-
-    def salt_of(self, root: int) -> str | None:
-        return self._salts[root]
+        return self._roots.setdefault(salt, -1 - len(self._roots))
 
 
 class KnownElsewhere(Protocol):
@@ -85,6 +77,14 @@ class PrefixIndex(Protocol):
 
     def holds(self, key: bytes) -> bool:
         """Whether a content has this key; one that a look-up did not find then has it by collision."""
+        ...
+
+    def keys(self) -> list[bytes]:
+        """Of all contents."""
+        ...
+
+    def known(self, key: bytes, tokens: Int32s, parent: int) -> int | None:
+        """The id of this content; None when it is not here, 0 when another content has its key."""
         ...
 
     def find(self, keys: Sequence[bytes], tokens: Int32s, root: int) -> Int64s:

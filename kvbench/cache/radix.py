@@ -56,6 +56,20 @@ class RadixIndex:
         """No key is ever taken by another content: tokens alone tell contents apart."""
         return False
 
+    def keys(self) -> list[bytes]:
+        return [self._name(block) for block in self._first.values()]
+
+    def known(self, key: bytes, tokens: Int32s, parent: int) -> int | None:
+        if not parent:
+            return None
+        data = tokens.tobytes()
+        node, inside = self._place(parent)
+        if inside == len(node.blocks):
+            child = node.children.get(data)
+            return None if child is None else int(self._pool.content_ids[child.blocks[0]])
+        is_there = self._tree.common(node, inside, data, 0) == 1
+        return int(self._pool.content_ids[node.blocks[inside]]) if is_there else None
+
     def find(self, keys: Sequence[bytes], tokens: Int32s, root: int) -> Int64s:
         return np.array(self._tree.find(tokens.tobytes(), root), dtype=np.int64)
 
@@ -211,6 +225,6 @@ class RadixIndex:
                 path.append(self._first[parent])
                 parent = int(labels.parent_ids[path[-1]])
             keys: list[bytes] = []
-            self._chain.extend(keys, labels.tokens[path[::-1]].ravel(), labels.salt_of(parent), len(path))
+            self._chain.extend(keys, labels.tokens[path[::-1]].ravel(), labels.salts()[parent], len(path))
             labels.keys[block] = keys[-1]
         return labels.keys[block]

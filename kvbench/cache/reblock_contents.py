@@ -169,16 +169,16 @@ def _split(old: Books, tree: dict[int, _Old], ratio: int) -> list[_New]:
 
 def _unknown(new: Books, group: int, contents: list[_New]) -> list[_New]:
     """Give every content its key; those that the rows have published get their id, the others are returned."""
-    index, labels, digest = new.indexes[group], new.labels, new.chain.digest()
+    index, digest = new.indexes[group], new.chain.digest()
     unknown = []
     for one in contents:
         before = one.parent.key if one.parent is not None else new.chain.root(one.salt)
         one.key = digest(before + one.tokens.tobytes())
-        holder = index.blocks.get(one.key)
-        if holder is None:
+        content = index.known(one.key, one.tokens, _parent_id(new, one))
+        if content is None:
             unknown.append(one)
-        elif labels.parent_ids[holder] == _parent_id(new, one) and (labels.tokens[holder] == one.tokens).all():
-            one.content = int(new.pool.content_ids[holder])
+        else:
+            one.content = content
     return unknown
 
 

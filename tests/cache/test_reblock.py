@@ -82,13 +82,11 @@ def columns(moves: Any) -> tuple[Any, ...]:
 
 
 @pytest.mark.parametrize("eviction", ["lru", "fifo"])
-@pytest.mark.parametrize("cache", ["none", "hash", "constant"])
+@pytest.mark.parametrize("cache", ["none", "hash", "constant", "radix"])
 def test_a_random_walk_over_changing_block_sizes_keeps_every_promise(cache: str, eviction: str) -> None:
     """After every change each computed slot holds precisely its token's KV, the books add up, all that was found and
     had room is found again up to whole new blocks, and nothing that was never computed is found."""
-    settings = (
-        {"prefix_cache": "none"} if cache == "none" else {"hash_function": "xxh3-128" if cache == "hash" else cache}
-    )
+    settings = {"hash_function": cache} if cache == "constant" else {"prefix_cache": cache}
     done = 0
     for seed in range(12):
         pick = random.Random(seed)
