@@ -49,7 +49,7 @@ class HashIndex:
     def holds(self, key: bytes) -> bool:
         return key in self.blocks
 
-    def keys(self) -> list[bytes]:
+    def names(self) -> list[bytes]:
         return list(self.blocks)
 
     def known(self, key: bytes, tokens: Int32s, parent: int) -> int | None:

@@ -149,13 +149,13 @@ class PagedManager:
     def replace_books(self, settings: CacheSettings, books: Books) -> None:
         """Go on with other books of the same rows (re-blocking); every key changes, and the listener hears so."""
         heard = self._listener is not None
-        removed = [key for index in self.books.indexes for key in index.keys()] if heard else []
+        removed = [key for index in self.books.indexes for key in index.names()] if heard else []
         self.epoch += 1
         self.settings, self.books = settings, books
         if self._listener is not None:
             for key in removed:
                 self._listener("removed", key)
-            for key in (key for index in books.indexes for key in index.keys()):
+            for key in (key for index in books.indexes for key in index.names()):
                 self._listener("stored", key)
         self.listener = self._listener
 

@@ -79,8 +79,8 @@ class PrefixIndex(Protocol):
         """Whether a content has this key; one that a look-up did not find then has it by collision."""
         ...
 
-    def keys(self) -> list[bytes]:
-        """Of all contents."""
+    def names(self) -> list[bytes]:
+        """Keys of all contents."""
         ...
 
     def known(self, key: bytes, tokens: Int32s, parent: int) -> int | None:

@@ -56,7 +56,7 @@ class RadixIndex:
         """No key is ever taken by another content: tokens alone tell contents apart."""
         return False
 
-    def keys(self) -> list[bytes]:
+    def names(self) -> list[bytes]:
         return [self._name(block) for block in self._first.values()]
 
     def known(self, key: bytes, tokens: Int32s, parent: int) -> int | None:

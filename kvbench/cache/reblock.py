@@ -111,10 +111,6 @@ def _check_settings(settings: CacheSettings, num_blocks: int) -> None:
         raise CannotRunError("the memory holds no block of the new size", hint="raise kv_memory")
     if settings.host_blocks:
         raise CannotRunError("a host tier keeps blocks of the old size", hint='set offload = "none"')
-    if settings.prefix_cache not in ("none", "hash"):
-        raise CannotRunError(
-            f"prefix_cache = {settings.prefix_cache!r} cannot be re-blocked", hint='set prefix_cache = "hash"'
-        )
     if any(group.kind == "window" for group in settings.groups):
         raise CannotRunError(
             "a pool with sliding-window layers cannot be re-blocked: what left the window is gone in part",
