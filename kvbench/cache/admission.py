@@ -55,7 +55,9 @@ class AdmissionDetail:
 _MISS = GroupHits(NO_BLOCKS, [], np.zeros(0, dtype=bool))
 
 
-def plan_admission(books: Books, content: Content, hold: int, promise: int, readmission: bool, epoch: int) -> Plan:
+def plan_admission(
+    books: Books, content: Content, hold: int, promise: int, readmission: bool, epoch: int, fork_blocks: int = 0
+) -> Plan:
     """See `CacheManager.plan`. Reads only."""
     _check_lengths(books, content, hold, promise)
     groups, hit_blocks = _look_up(books, content) if books.caching else ([_MISS] * books.num_groups, 0)
@@ -68,7 +70,7 @@ def plan_admission(books: Books, content: Content, hold: int, promise: int, read
         revived += int(np.count_nonzero(group.was_cached))
     new = books.num_groups * held - from_device
     target = books.num_groups * books.tables.blocks_for(promise)
-    promised = max(0, target - books.num_groups * held)
+    promised = max(0, target - books.num_groups * held) + fork_blocks
     shortfall = new + promised + revived - books.supply()
     return Plan(
         content=content,

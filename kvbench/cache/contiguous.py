@@ -29,7 +29,7 @@ from kvbench.cache.types import (
 from kvbench.errors import CannotRunError, InternalError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from kvbench.cache.content import Content
 
@@ -59,7 +59,17 @@ class ContiguousManager:
         self.starts = np.zeros(settings.max_sequences, dtype=np.int32)
         self.live = 0
 
-    def plan(self, content: Content, hold_tokens: int, promise_tokens: int = 0, *, readmission: bool = False) -> Plan:
+    def plan(
+        self,
+        content: Content,
+        hold_tokens: int,
+        promise_tokens: int = 0,
+        *,
+        readmission: bool = False,
+        fork_blocks: int = 0,
+    ) -> Plan:
+        if fork_blocks:
+            raise _no_sharing()
         if content.length < 1 or not 0 <= max(hold_tokens, promise_tokens, content.length) <= self._slots_per_row():
             raise InternalError(f"a sequence of {content.length} tokens does not fit a reservation")
         fits = self.extents.find(self.need) is not None
@@ -128,11 +138,14 @@ class ContiguousManager:
         self.starts[row] = NULL_BLOCK
         self.live -= 1
 
-    def fork(self, row: int, content: Content) -> int:
-        raise CannotRunError(
-            "contiguous reservations cannot share blocks, so a sequence cannot be forked",
-            hint='set allocator = "paged"',
-        )
+    def fork_blocks(self, length: int, promise_tokens: int) -> int:
+        raise _no_sharing()
+
+    def fork(self, row: int, content: Content, promise_tokens: int = 0) -> int:
+        raise _no_sharing()
+
+    def reorder(self, rows: Int32s, parents: Int32s, contents: Sequence[Content]) -> None:
+        raise _no_sharing()
 
     def truncate(self, row: int, length: int) -> None:
         self.tables.require_live(row)
@@ -207,3 +220,9 @@ class ContiguousManager:
         if plan.epoch != self.epoch or not plan.fits:
             raise InternalError("a stale plan" if plan.fits else "a refused plan cannot be committed")
         self.epoch += 1
+
+
+def _no_sharing() -> CannotRunError:
+    return CannotRunError(
+        "contiguous reservations cannot share blocks, so a sequence cannot be forked", hint='set allocator = "paged"'
+    )

@@ -42,7 +42,7 @@ def plan_growth(books: Books, rows: Int32s, new_lengths: Int32s, epoch: int) -> 
     new = books.num_groups * growing + len(copies)
     common = new
     if tables.promised_total:
-        common -= int(np.minimum(books.num_groups * growth, tables.promised.take(at)).sum())
+        common -= int(_from_promises(books, at, growth, copies).sum())
     shortfall = max(0, common - books.supply()) if common else 0
     detail = GrowthDetail(at, growth, growing, copies)
     return AppendPlan(rows, new_lengths, shortfall == 0, new, shortfall, epoch, detail)
@@ -56,11 +56,26 @@ def commit_growth(books: Books, plan: AppendPlan) -> None:
     tables = books.tables
     if plan.new_blocks:
         blocks = books.take(plan.new_blocks)
+        if tables.promised_total:
+            _spend_promises(books, detail)
         if detail.copies:
             _copy_tails(books, detail, blocks[books.num_groups * detail.growing :])
         if detail.growing:
             _extend_rows(books, detail, blocks)
     tables.lengths[detail.at] = plan.new_lengths
+
+
+def _from_promises(books: Books, at: Int64s, growth: Int32s, copies: list[tuple[int, int]]) -> Int32s:
+    """[rows] blocks that come out of each row's own promise: its growth, and copies as far as the promise goes beyond
+    the row's target (a fork's does)."""
+    tables, promised = books.tables, books.tables.promised.take(at)
+    spent: Int32s = np.minimum(books.num_groups * growth, promised)
+    if copies:
+        surplus = promised - np.maximum(tables.targets.take(at) - books.num_groups * tables.held.take(at), 0)
+        for _, index in copies:
+            spent[index] += surplus[index] > 0
+            surplus[index] -= 1
+    return spent
 
 
 def _check_growth(books: Books, rows: Int64s, old: Int32s, new: Int32s) -> None:
@@ -105,6 +120,13 @@ def _not_last_owner(books: Books, tails: Int64s, candidates: Int64s) -> list[int
     return moving
 
 
+def _spend_promises(books: Books, detail: GrowthDetail) -> None:
+    tables = books.tables
+    spent = _from_promises(books, detail.at, detail.growth, detail.copies)
+    tables.promised[detail.at] -= spent
+    tables.promised_total -= int(spent.sum())
+
+
 def _copy_tails(books: Books, detail: GrowthDetail, blocks: Int64s) -> None:
     tables = books.tables
     for (group, at), block in zip(detail.copies, blocks.tolist(), strict=True):
@@ -131,7 +153,3 @@ def _extend_rows(books: Books, detail: GrowthDetail, blocks: Int64s) -> None:
         tables.flat[group][entries] = own
         if books.num_groups > 1:
             books.pool.groups[own] = group
-    if tables.promised_total:
-        spent = np.minimum(books.num_groups * added, tables.promised.take(owners))
-        tables.promised[owners] -= spent
-        tables.promised_total -= int(spent.sum())

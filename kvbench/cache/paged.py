@@ -9,6 +9,7 @@ import numpy as np
 
 from kvbench.cache.admission import commit_admission, plan_admission
 from kvbench.cache.books import Books
+from kvbench.cache.forking import fork_blocks, fork_row, reorder_rows
 from kvbench.cache.growth import commit_growth, plan_growth
 from kvbench.cache.invariants import check_books
 from kvbench.cache.publishing import publish_progress
@@ -16,7 +17,7 @@ from kvbench.cache.types import Admission, AppendPlan, CacheSettings, CacheStats
 from kvbench.errors import CannotRunError, InternalError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from kvbench.cache.content import Content
 
@@ -45,8 +46,16 @@ class PagedManager:
         for index in self.books.indexes:
             index.listener = listener
 
-    def plan(self, content: Content, hold_tokens: int, promise_tokens: int = 0, *, readmission: bool = False) -> Plan:
-        return plan_admission(self.books, content, hold_tokens, promise_tokens, readmission, self.epoch)
+    def plan(
+        self,
+        content: Content,
+        hold_tokens: int,
+        promise_tokens: int = 0,
+        *,
+        readmission: bool = False,
+        fork_blocks: int = 0,
+    ) -> Plan:
+        return plan_admission(self.books, content, hold_tokens, promise_tokens, readmission, self.epoch, fork_blocks)
 
     def commit(self, plan: Plan) -> Admission:
         self._begin(plan)
@@ -83,18 +92,17 @@ class PagedManager:
         self.epoch += 1
         self.books.drop_or_park(self.books.tables.close(row))
 
-    def fork(self, row: int, content: Content) -> int:
-        tables = self.books.tables
-        tables.require_live(row)
-        computed, own = int(tables.computed[row]), tables.contents[row]
-        if computed < tables.lengths[row]:
-            raise InternalError(f"row {row} has slots that are not computed yet: fork it after its step")
-        if own is None or not np.array_equal(content.tokens[:computed], own.tokens[:computed]):
-            raise InternalError(f"a fork of row {row} must continue its {computed} computed tokens")
+    def fork_blocks(self, length: int, promise_tokens: int) -> int:
+        return fork_blocks(self.books, length, promise_tokens)
+
+    def fork(self, row: int, content: Content, promise_tokens: int = 0) -> int:
+        twin = fork_row(self.books, row, content, promise_tokens)
         self.epoch += 1
-        twin, shared = tables.copy_row(row, content)
-        self.books.pool.refs[shared] += 1
         return twin
+
+    def reorder(self, rows: Int32s, parents: Int32s, contents: Sequence[Content]) -> None:
+        self.epoch += 1
+        reorder_rows(self.books, rows, parents, contents)
 
     def truncate(self, row: int, length: int) -> None:
         tables, pool = self.books.tables, self.books.pool

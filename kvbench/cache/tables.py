@@ -112,6 +112,11 @@ class BlockTables:
         self.contents, self._free_rows = other.contents.copy(), other._free_rows.copy()
         self.rows_touched = other.rows_touched
 
+    def adopt_progress(self, rows: Int64s, parents: Int64s) -> None:
+        """Rows that now name their parents' blocks: lengths and progress follow, promises stay."""
+        for column in (self.lengths, self.held, self.computed, self.published):
+            column[rows] = column[parents]
+
     def promise(self, row: int, target: int, promised: int) -> None:
         self.targets[row] = target
         self.promised[row] = promised

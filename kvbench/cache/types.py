@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from kvbench.cache.content import Content
 
@@ -220,11 +220,20 @@ class CacheManager(Protocol):
 
     settings: CacheSettings
 
-    def plan(self, content: Content, hold_tokens: int, promise_tokens: int = 0, *, readmission: bool = False) -> Plan:
+    def plan(
+        self,
+        content: Content,
+        hold_tokens: int,
+        promise_tokens: int = 0,
+        *,
+        readmission: bool = False,
+        fork_blocks: int = 0,
+    ) -> Plan:
         """What admitting this sequence takes. `hold_tokens` is the length that must have slots now, counted from
         token 0 (hits included); if hits alone reach further, hits win. Never covers the whole prompt by hits: at
         least the last known token is computed (E12).
-        `readmission` counts look-ups and hits apart (E19)."""
+        `readmission` counts look-ups and hits apart (E19). `fork_blocks`: blocks promised on top, over all groups, for
+        the rows that will be forked from this one."""
         ...
 
     def commit(self, plan: Plan) -> Admission:
@@ -260,8 +269,19 @@ class CacheManager(Protocol):
         """The sequence is finished or preempted; its blocks go back tail-first, published ones stay cached."""
         ...
 
-    def fork(self, row: int, content: Content) -> int:
-        """A new row that shares every block of `row`; the first write into a shared block copies it."""
+    def fork_blocks(self, length: int, promise_tokens: int) -> int:
+        """Blocks that a row forked at `length` takes for itself until it has `promise_tokens`: growth, and the copy of
+        a tail that is shared and not full."""
+        ...
+
+    def fork(self, row: int, content: Content, promise_tokens: int = 0) -> int:
+        """A new row that shares every block of `row`; the first write into a shared block copies it. The new row's
+        promise is taken from what the promise of `row` holds for its forks (`plan(fork_blocks=…)`)."""
+        ...
+
+    def reorder(self, rows: Int32s, parents: Int32s, contents: Sequence[Content]) -> None:
+        """Row i goes on with the blocks of `rows[parents[i]]` and with `contents[i]`; all at once (beam search).
+        Blocks that no row goes on with are given back; promises stay with their rows."""
         ...
 
     def truncate(self, row: int, length: int) -> None:

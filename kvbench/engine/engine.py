@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -22,6 +23,7 @@ from kvbench.errors import UsageError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from kvbench.engine.beams import BeamParams
     from kvbench.engine.clock import Clock
     from kvbench.engine.model import Model
     from kvbench.spec.engine import EngineSettings
@@ -71,19 +73,57 @@ class Engine(EngineLoop):
         stop_tokens: Iterable[int] = (),
         *,
         seed: int = 0,
+        beams: BeamParams | None = None,
     ) -> list[list[int]]:
-        """Output tokens per prompt; `sampling` None is greedy. Raises `UsageError` when a prompt cannot be served."""
+        """Output tokens per prompt; `sampling` None is greedy, `beams` asks for the best output of a beam search.
+        Raises `UsageError` when a prompt cannot be served."""
+        found = self._answer(prompts, max_tokens, sampling, stop_tokens, seed=seed, beams=beams)
+        return [outputs[0] for outputs in found]
+
+    def generate_samples(
+        self,
+        prompts: Iterable[Sequence[int]],
+        max_tokens: int,
+        n: int,
+        sampling: SamplingParams,
+        stop_tokens: Iterable[int] = (),
+        *,
+        seed: int = 0,
+    ) -> list[list[list[int]]]:
+        """`n` outputs per prompt, each with random numbers of its own; the prompt is computed once."""
+        return self._answer(prompts, max_tokens, sampling, stop_tokens, seed=seed, n=n)
+
+    def _answer(
+        self,
+        prompts: Iterable[Sequence[int]],
+        max_tokens: int,
+        sampling: SamplingParams | None,
+        stop_tokens: Iterable[int],
+        *,
+        seed: int,
+        n: int = 1,
+        beams: BeamParams | None = None,
+    ) -> list[list[list[int]]]:
         if self.has_work:
             raise UsageError("the engine is already serving", hint="let it finish, or use another Engine")
         self._drop_everything()
-        params, stop, now = sampling or GREEDY, frozenset(stop_tokens), self.clock.now()
+        job = partial(
+            Job,
+            max_tokens=max_tokens,
+            stop_tokens=frozenset(stop_tokens),
+            sampling=sampling or GREEDY,
+            arrival_s=self.clock.now(),
+            seed=seed,
+            n=n,
+            beams=beams,
+        )
         try:
             for index, prompt in enumerate(prompts):
-                self.add(Job(index, _token_array(prompt), max_tokens, None, stop, params, now, None, seed))
+                self.add(job(index, _token_array(prompt)))
             self._raise_if_any_failed()
             self._run()
             self._raise_if_any_failed()
-            return [tokens for _, tokens in sorted(self.take_outputs().items())]
+            return [outputs for _, outputs in sorted(self.take_all_outputs().items())]
         finally:
             self._drop_everything()
 

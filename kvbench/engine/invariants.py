@@ -31,7 +31,7 @@ def check_scheduler(scheduler: Scheduler) -> None:
 
 
 def _check_places(sequences: list[Sequence]) -> None:
-    ids = [sequence.request_id for sequence in sequences]
+    ids = [(sequence.request_id, sequence.sample) for sequence in sequences]
     if len(set(ids)) != len(ids):
         raise InternalError(f"a request is in two places at once: {sorted(ids)}")
     for sequence in sequences:

@@ -10,6 +10,7 @@ from kvbench.errors import UsageError
 
 if TYPE_CHECKING:
     from kvbench.cache.types import Int32s
+    from kvbench.engine.beams import BeamParams
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +20,9 @@ class Job:
     The output ends after `max_tokens` tokens or with the first of `stop_tokens`, which is kept. `forced` names the
     ids that are appended instead of the sampled ones, at least `max_tokens` of them; the model still runs and samples.
     `arrival_s` is the scheduled arrival by the engine's clock; latency counts from it.
+
+    `n` outputs are sampled, each with random numbers of its own: those of samples `sample` to `sample + n − 1` of the
+    request. `beams` asks for a beam search instead.
     """
 
     request_id: int
@@ -30,6 +34,9 @@ class Job:
     arrival_s: float = 0.0
     salt: str | None = None
     seed: int = 0
+    n: int = 1
+    sample: int = 0
+    beams: BeamParams | None = None
 
     def __post_init__(self) -> None:
         problem = self._problem()
@@ -43,7 +50,16 @@ class Job:
             return f"max_tokens is {self.max_tokens}"
         if self.forced is not None and len(self.forced) < self.max_tokens:
             return f"{len(self.forced)} forced tokens for an output of {self.max_tokens}"
+        if self.n < 1 or self.sample < 0:
+            return f"n is {self.n} from sample {self.sample}"
+        if self.beams is not None and (self.n > 1 or self.forced is not None or not self.sampling.is_greedy):
+            return "a beam search has one best output: no samples, no temperature and no forced tokens go with it"
         return None
+
+    @property
+    def width(self) -> int:
+        """Sequences that serve it once its prompt is computed."""
+        return self.n if self.beams is None else self.beams.width
 
     @property
     def total_tokens(self) -> int:

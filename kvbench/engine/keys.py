@@ -1,4 +1,4 @@
-"""Random numbers by name: a stable 64-bit hash of (seed, request, output index), the same in every batch."""
+"""Random numbers by name: a stable 64-bit hash of (seed, request, sample, output index), the same in every batch."""
 
 from __future__ import annotations
 
@@ -21,9 +21,10 @@ def mix(value: int) -> int:
     return value ^ (value >> 31)
 
 
-def request_key(seed: int, request_id: int) -> int:
-    """What all keys of one request start from."""
-    return mix(mix(seed) ^ (request_id & _MASK))
+def request_key(seed: int, request_id: int, sample: int = 0) -> int:
+    """What all keys of one sample of a request start from."""
+    key = mix(mix(seed) ^ (request_id & _MASK))
+    return key if sample == 0 else mix(key ^ mix(sample))
 
 
 def token_keys(request_keys: NDArray[np.uint64], output_indices: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -11,12 +11,12 @@ import numpy as np
 
 from kvbench.engine.clock import WallClock
 from kvbench.engine.copies import Moved
+from kvbench.engine.group import sequence_of
 from kvbench.engine.invariants import check_scheduler
 from kvbench.engine.keys import token_keys
 from kvbench.engine.prepare import prepare_batch
-from kvbench.engine.recorder import Recorder, rejected_record, request_record
+from kvbench.engine.recorder import Recorder, group_record, rejected_record, request_record
 from kvbench.engine.scheduler import Scheduler
-from kvbench.engine.sequence import Sequence
 from kvbench.errors import UsageError
 
 if TYPE_CHECKING:
@@ -28,7 +28,8 @@ if TYPE_CHECKING:
     from kvbench.engine.copies import Outcome
     from kvbench.engine.job import Job
     from kvbench.engine.sampling import SamplingParams
-    from kvbench.engine.schedule import Schedule
+    from kvbench.engine.schedule import Candidates, Schedule
+    from kvbench.engine.sequence import Sequence
     from kvbench.engine.telemetry import RequestRecord, StepRecord
     from kvbench.spec.engine import EngineSettings
 
@@ -50,6 +51,11 @@ class Runner(Protocol):
 
     def sample(self, logits: Any, params: list[SamplingParams], keys: Int64s) -> Int64s:
         """One token per row of the logits, `[n]`; `keys` are its random numbers."""
+        ...
+
+    def candidates(self, logits: Any, rows: Int64s, count: int) -> Candidates:
+        """Token ids and log-probabilities (over the whole vocabulary, float64) of the `count` likeliest tokens of these
+        rows of the logits, each `[len(rows), count]`, likeliest first. Only beam search asks."""
         ...
 
     def reset(self) -> None:
@@ -82,7 +88,7 @@ class EngineLoop:
         self._check = check
         self._live: dict[int, Sequence] = {}
         self._finished: list[RequestRecord] = []
-        self._outputs: dict[int, list[int]] = {}
+        self._outputs: dict[int, list[list[int]]] = {}
 
     @property
     def steps(self) -> int:
@@ -102,11 +108,16 @@ class EngineLoop:
                 f"request {job.request_id}: the prompt has token ids outside the vocabulary of {self.vocab_size}",
                 hint=f"token ids run from 0 to {self.vocab_size - 1}",
             )
+        if job.beams is not None and max(2, 1 + len(job.stop_tokens)) * job.width > self.vocab_size:
+            raise UsageError(
+                f"request {job.request_id}: {job.width} beams need a larger vocabulary than {self.vocab_size}",
+                hint="use fewer beams or fewer stop tokens",
+            )
         reason = self.scheduler.reason_to_reject(job)
         if reason is not None:
             self._finished.append(rejected_record(job.request_id, job.arrival_s, len(job.prompt), reason))
             return
-        self._live[job.request_id] = sequence = Sequence(job)
+        self._live[job.request_id] = sequence = sequence_of(job)
         self.scheduler.add(sequence)
 
     def step(self) -> StepRecord | None:
@@ -144,22 +155,36 @@ class EngineLoop:
             return np.empty(0, np.int64)
         batch = prepare_batch(schedule, self.manager)
         logits = self.runner.forward(batch)
+        for beams in schedule.beams:
+            rows = np.arange(beams.first, beams.first + beams.rows)
+            schedule.candidates.append(self.runner.candidates(logits, rows, beams.search.candidates))
         params = [sequence.job.sampling for sequence in schedule.sampling_sequences]
         return self.runner.sample(logits, params, token_keys(schedule.random_keys, schedule.output_indices))
 
     def _finish(self, sequences: list[Sequence]) -> None:
+        """A request ends with the last of its sequences."""
         for sequence in sequences:
-            del self._live[sequence.request_id]
-            self._finished.append(request_record(sequence))
-            self._outputs[sequence.request_id] = sequence.content.tokens[len(sequence.job.prompt) :].tolist()
+            group = sequence.group
+            if group is None:
+                self._end(sequence.request_id, request_record(sequence), [sequence.output])
+            elif group.is_over and sequence.request_id in self._live:
+                self.scheduler.branching.ended(group)
+                self._end(sequence.request_id, group_record(group), group.outputs())
+
+    def _end(self, request_id: int, record: RequestRecord, outputs: list[list[int]]) -> None:
+        del self._live[request_id]
+        self._finished.append(record)
+        self._outputs[request_id] = outputs
 
     def abort(self, request_id: int) -> None:
         """Give up a job between two steps: all it holds is released, its record says `error`."""
         sequence = self._live.get(request_id)
         if sequence is None:
             raise UsageError(f"request {request_id} is not being served", hint="it never came, or has finished")
-        self.scheduler.abort(sequence)
-        sequence.finish_reason, sequence.error = "error", "aborted"
+        for member in [sequence] if sequence.group is None else sequence.group.active:
+            if member.finish_reason is None:
+                self.scheduler.abort(member)
+                member.finish_reason, member.error = "error", "aborted"
         self._finish([sequence])
 
     def abort_all(self) -> None:
@@ -172,7 +197,13 @@ class EngineLoop:
         return finished
 
     def take_outputs(self) -> dict[int, list[int]]:
-        """Output tokens of requests that ended since the last call; a rejected one has none."""
+        """Output tokens of requests that ended since the last call, of several outputs the first; a rejected request
+        has none."""
+        return {request_id: outputs[0] if outputs else [] for request_id, outputs in self.take_all_outputs().items()}
+
+    def take_all_outputs(self) -> dict[int, list[list[int]]]:
+        """All samples of each of those requests, or the hypotheses of its beam search, best first. Takes what
+        `take_outputs` would take."""
         outputs, self._outputs = self._outputs, {}
         return outputs
 

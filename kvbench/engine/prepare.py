@@ -50,7 +50,7 @@ def _positions(step: Schedule, query_starts: NDArray[np.int32]) -> NDArray[np.in
 
 
 def _logit_rows(step: Schedule, query_starts: NDArray[np.int32]) -> NDArray[np.int64]:
-    """The decodes' only row each, then the last row of every piece that ends its prefill."""
-    samples = np.ones(len(step.rows), bool)
-    samples[step.num_decodes :] = [piece.is_last for piece in step.pieces]
-    return (query_starts[1:][samples] - 1).astype(np.int64)
+    """The decodes' only row each, then the last row of every piece that ends its prefill, once for each sampler."""
+    samples = np.ones(len(step.rows), np.int64)
+    samples[step.num_decodes :] = [len(piece.sequence.samplers) if piece.is_last else 0 for piece in step.pieces]
+    return np.repeat(query_starts[1:] - 1, samples).astype(np.int64)

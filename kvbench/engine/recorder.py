@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -11,6 +11,7 @@ from kvbench.engine.telemetry import RequestRecord, StepRecord
 
 if TYPE_CHECKING:
     from kvbench.engine.copies import Moved
+    from kvbench.engine.group import Group
     from kvbench.engine.schedule import Schedule
     from kvbench.engine.sequence import Sequence
 
@@ -96,6 +97,45 @@ def request_record(sequence: Sequence) -> RequestRecord:
         itl_s=[later - earlier for earlier, later in pairwise(times)],
         recomputed_tokens=sequence.recomputed_tokens,
     )
+
+
+def group_record(group: Group) -> RequestRecord:
+    """One request of several sequences. Samples: all their tokens and gaps, from the first of the first tokens to the
+    last of the last ones. A beam search: the tokens of its best output, and the gaps between its steps, since nothing
+    is known before its last one."""
+    root, members = group.root, group.active
+    records = [request_record(member) for member in members]
+    if group.search is not None:
+        records = [request_record(root)]
+    first, last = _earliest(records, "ttft_s"), _latest(records, "e2e_s")
+    gaps = [gap for record in records for gap in record.itl_s]
+    reasons = {record.finish_reason for record in records}
+    is_complete = "error" not in reasons
+    best = group.search.hypotheses[:1] if group.search is not None else []
+    decode_s = last - first if is_complete and first is not None and last is not None else None
+    return replace(
+        request_record(root),
+        output_tokens=len(best[0].tokens) if best else sum(record.output_tokens for record in records),
+        allocated_blocks=group.peak_blocks,
+        prefill_time_s=_earliest(records, "prefill_time_s"),
+        decode_time_s=decode_s,
+        ttft_s=first,
+        tpot_s=sum(gaps) / len(gaps) if gaps and is_complete else None,
+        e2e_s=last if is_complete else None,
+        preemptions=sum(member.preemptions for member in members),
+        finish_reason="error" if not is_complete else "length" if "length" in reasons else "stop",
+        error=next((record.error for record in records if record.error is not None), None),
+        itl_s=gaps,
+        recomputed_tokens=sum(member.recomputed_tokens for member in members),
+    )
+
+
+def _earliest(records: list[RequestRecord], name: str) -> float | None:
+    return min((value for record in records if (value := getattr(record, name)) is not None), default=None)
+
+
+def _latest(records: list[RequestRecord], name: str) -> float | None:
+    return max((value for record in records if (value := getattr(record, name)) is not None), default=None)
 
 
 def rejected_record(request_id: int, arrival_s: float, input_tokens: int, reason: str) -> RequestRecord:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kvbench.engine.copies import Outcome
-from kvbench.engine.sampling import sample
+from kvbench.engine.sampling import likeliest, sample
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from kvbench.engine.kvstore.store import KVStore
     from kvbench.engine.model import Model
     from kvbench.engine.sampling import SamplingParams
+    from kvbench.engine.schedule import Candidates
 
 
 class DeviceRunner:
@@ -38,6 +39,9 @@ class DeviceRunner:
 
     def sample(self, logits: Tensor, params: list[SamplingParams], keys: Int64s) -> Int64s:
         return sample(logits, params, keys)
+
+    def candidates(self, logits: Tensor, rows: Int64s, count: int) -> Candidates:
+        return likeliest(logits, rows, count)
 
     def reset(self) -> None:
         self.store.reset()

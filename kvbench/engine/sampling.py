@@ -76,6 +76,17 @@ def sample(logits: Tensor, params: Sequence[SamplingParams], keys: NDArray[np.in
     return chosen
 
 
+def likeliest(logits: Tensor, rows: NDArray[np.int64], count: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """Ids and log-probabilities `[len(rows), count]` of the likeliest tokens of these rows, likeliest first.
+
+    Raises `InternalError` when a row's largest logit is not a finite number.
+    """
+    chosen = logits[rows.tolist()].float()
+    _likeliest(chosen)
+    best = chosen.log_softmax(dim=-1).topk(count, dim=-1)
+    return best.indices.cpu().numpy(), best.values.cpu().numpy().astype(np.float64)
+
+
 def _likeliest(logits: Tensor) -> NDArray[np.int64]:
     """Where each row is largest, the lowest id of equals. On a CPU numpy finds it 5 to 10 times as fast as torch."""
     if logits.device.type == "cpu":

@@ -10,9 +10,12 @@ import numpy as np
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from kvbench.cache.types import Int32s
+    from kvbench.cache.types import Int32s, Int64s
+    from kvbench.engine.branching import BeamStep
     from kvbench.engine.decodes import DecodeSet
     from kvbench.engine.sequence import Sequence
+
+    Candidates = tuple[Int64s, NDArray[np.float64]]
 
 
 @dataclass(slots=True)
@@ -45,7 +48,12 @@ class Schedule:
     admissions: int = 0
     preemptions: int = 0
     failed: list[Sequence] = field(default_factory=list)
+    beams: list[BeamStep] = field(default_factory=list)
+    candidates: list[Candidates] = field(default_factory=list)
+    """Of each search in `beams`: token ids and log-probabilities `[rows, n]` of the likeliest continuations"""
     decoding: list[Sequence] = field(init=False)
+    samplers: list[Sequence] = field(init=False)
+    """Who samples a first token; several for one piece when it ends the prompt of n samples"""
     rows: Int32s = field(init=False)
     """[S]"""
     starts: Int32s = field(init=False)
@@ -78,18 +86,19 @@ class Schedule:
 
     @property
     def sampling_sequences(self) -> list[Sequence]:
-        return self.decoding + [piece.sequence for piece in self.last_pieces]
+        return self.decoding + self.samplers
 
     def seal(self, decoding: DecodeSet) -> None:
         """Take the arrays of the decodes as they stand and put the pieces behind them."""
-        n, pieces, last = self.num_decodes, self.pieces, self.last_pieces
+        n, pieces = self.num_decodes, self.pieces
+        self.samplers = samplers = [member for piece in self.last_pieces for member in piece.sequence.samplers]
         self.decoding = decoding.sequences[:n]
         self.decode_tokens = decoding.last_tokens(n)
         self.rows = _join(decoding.rows(n), [piece.sequence.table_row for piece in pieces])
         self.starts = _join(decoding.lengths(n) - 1, [piece.start for piece in pieces])
         self.counts = _join(np.ones(n, np.int32), [piece.count for piece in pieces])
-        self.random_keys = _join(decoding.random_keys(n), [piece.sequence.random_key for piece in last])
-        self.output_indices = _join(decoding.output_tokens(n), [piece.sequence.output_tokens for piece in last])
+        self.random_keys = _join(decoding.random_keys(n), [sequence.random_key for sequence in samplers])
+        self.output_indices = _join(decoding.output_tokens(n), [sequence.output_tokens for sequence in samplers])
 
 
 def _join(decodes: NDArray, pieces: list) -> NDArray:  # type: ignore[type-arg]

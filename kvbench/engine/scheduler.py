@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from kvbench.engine.branching import Branching
 from kvbench.engine.decodes import DecodeSet
 from kvbench.engine.policies.registry import admission_policy, batch_policy
 from kvbench.engine.schedule import Piece, Schedule
@@ -18,6 +19,8 @@ from kvbench.engine.waiting import WaitingQueue
 from kvbench.errors import InternalError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from numpy.typing import NDArray
 
     from kvbench.cache.types import CacheManager, Plan
@@ -31,6 +34,7 @@ class Scheduler:
 
     def __init__(self, manager: CacheManager, settings: EngineSettings) -> None:
         self.manager = manager
+        self.settings = settings
         self.policy = batch_policy(settings.batch_policy)
         self.admission = admission_policy(settings.admission)
         self.max_sequences = settings.max_sequences
@@ -39,6 +43,7 @@ class Scheduler:
         self.prefilling: list[Sequence] = []
         self.decoding = DecodeSet(settings.max_sequences)
         self.held: list[Sequence] = []
+        self.branching = Branching(self)
         self._step = Schedule()
 
     @property
@@ -58,10 +63,12 @@ class Scheduler:
         if not self.manager.can_ever_fit(job.slots_needed):
             sizes = self.manager.settings
             return f"{asked} can never fit into the pool of {sizes.num_blocks} blocks of {sizes.block_size} tokens"
-        return None
+        return self.branching.reason_to_reject(job) if job.width > 1 else None
 
     def add(self, sequence: Sequence) -> None:
         self.waiting.push(sequence)
+        if sequence.group is not None:
+            self.branching.added(sequence.group)
 
     def schedule(self, now_s: float) -> Schedule:
         """Fill one step by the batch policy; slots of all its tokens are allocated when this returns."""
@@ -70,6 +77,8 @@ class Scheduler:
         if step.is_empty and self.has_work and not step.failed:
             raise InternalError(f"{self.num_running} sequences run and {len(self.waiting)} wait, yet none can proceed")
         step.seal(self.decoding)
+        if self.branching.searches:
+            self.branching.note_beams(step)
         for piece in step.pieces:
             if piece.sequence.first_scheduled_s is None:
                 piece.sequence.first_scheduled_s = now_s
@@ -80,6 +89,8 @@ class Scheduler:
     def decode(self, limit: int | None = None) -> int:
         """One token for each of the first `limit` decoding sequences; makes room by preemption where there is none."""
         while len(self.decoding) > 0:
+            if self.branching.searches:
+                limit = self.branching.whole_groups(limit)
             rows, lengths = self.decoding.rows(limit), self.decoding.lengths(limit)
             plan = self.manager.plan_append(rows, lengths)
             if plan.fits:
@@ -140,20 +151,23 @@ class Scheduler:
 
     def _first_in_line(self) -> Sequence | None:
         """Who may be admitted next. Nobody in a step that preempted: the room was made for those who run."""
-        seats_taken = self.num_running + len(self.held)
+        seats_taken = self.num_running + len(self.held) + self.branching.reserved_seats
         if self._step.preemptions or seats_taken >= self.max_sequences or not len(self.waiting):
             return None
-        return self.waiting.peek()
+        first = self.waiting.peek()
+        return first if seats_taken + first.seats <= self.max_sequences else None
 
     def _plan(self, sequence: Sequence, hold_tokens: int) -> Plan:
-        promise = self.admission.promise(sequence)
-        return self.manager.plan(sequence.content, hold_tokens, promise, readmission=sequence.preemptions > 0)
+        promise, readmission = self.admission.promise(sequence), sequence.preemptions > 0
+        forks = 0 if sequence.group is None else self.branching.fork_blocks(sequence, promise)
+        return self.manager.plan(sequence.content, hold_tokens, promise, readmission=readmission, fork_blocks=forks)
 
     def _seat(self, sequence: Sequence, plan: Plan) -> None:
         admitted = self.manager.commit(plan)
         self.waiting.pop()
         sequence.sit_down(admitted.row, admitted.cached_tokens, plan.hold_tokens)
         insort(self.prefilling, sequence, key=lambda other: other.order)
+        self.branching.reserved_seats += sequence.seats - 1
         self._step.admissions += 1
 
     def _compute(self, sequence: Sequence, count: int) -> int:
@@ -175,26 +189,31 @@ class Scheduler:
             return
         running = [*self.prefilling[-1:], *self.decoding.sequences[-1:]]
         victim = max(running, key=lambda sequence: sequence.order)
-        if self.num_running == 1:
+        if self.num_running == len(victim.together):
             self._fail(victim)
         else:
             self._preempt(victim)
 
     def _preempt(self, victim: Sequence) -> None:
         """By recompute: the blocks go, prompt and generated tokens wait at their old place in line (E41)."""
-        self._leave(victim)
-        self._stand_up(victim)
-        victim.preemptions += 1
+        together = victim.together
+        for sequence in together:
+            self._leave(sequence)
+            self._stand_up(sequence)
+        if victim.group is not None and victim.group.search is not None:
+            self.branching.preempted(victim.group)
+        together[-1].preemptions += 1
         self._step.preemptions += 1
-        self.waiting.push(victim)
+        self.waiting.push(together[-1])
 
     def _fail(self, sequence: Sequence) -> None:
         """Alone and still out of blocks: preempting itself would bring it back here for ever (E34)."""
-        self._leave(sequence)
-        sequence.error = f"no free block at token {sequence.length}, and no other sequence to preempt"
-        sequence.finish_reason = "error"
-        self._stand_up(sequence)
-        self._step.failed.append(sequence)
+        for member in sequence.together:
+            self._leave(member)
+            member.error = f"no free block at token {member.length}, and no other sequence to preempt"
+            member.finish_reason = "error"
+            self._stand_up(member)
+            self._step.failed.append(member)
 
     # After the forward pass.
 
@@ -206,18 +225,24 @@ class Scheduler:
         if step.is_empty:
             return []
         self.manager.mark_computed(step.rows, step.ends)
+        if step.beams:
+            self.branching.advance_beams(step, sampled)
         self.decoding.append(sampled[: step.num_decodes], now_s)
         finished = self.decoding.take_finished(step.num_decodes)
         for piece in step.pieces:
             piece.sequence.advance(piece.count)
-        for piece, token in zip(step.last_pieces, sampled[step.num_decodes :].tolist(), strict=True):
-            if self._first_token(piece.sequence, token, now_s):
-                finished.append(piece.sequence)
-        return finished
+        first: Iterable[tuple[Sequence, int]] = zip(step.samplers, sampled[step.num_decodes :].tolist(), strict=True)
+        if any(sequence.group is not None for sequence in step.samplers):
+            first = self.branching.first_tokens(step, first)
+        for sequence, token in first:
+            if self._first_token(sequence, token, now_s):
+                finished.append(sequence)
+        return finished + self.branching.take_over(step) if step.beams else finished
 
     def _first_token(self, sequence: Sequence, sampled: int, now_s: float) -> bool:
         """The token that ends a prefill; whether it ends the output too."""
         self.prefilling.remove(sequence)
+        self.branching.reserved_seats -= sequence.seats - 1
         sequence.append(sequence.choose(sampled), now_s)
         is_over = sequence.end()
         if not is_over:
@@ -256,8 +281,11 @@ class Scheduler:
             self.decoding.remove(sequence)
         else:
             self.prefilling.remove(sequence)
+            self.branching.reserved_seats -= sequence.seats - 1
 
     def _stand_up(self, sequence: Sequence) -> None:
+        if sequence.group is not None:
+            self.branching.note_blocks(sequence.group)
         sizes = self.manager.settings
         width = -(-sizes.max_context // sizes.block_size)
         row = np.array([sequence.table_row], np.int32)

@@ -10,6 +10,7 @@ from kvbench.engine.keys import request_key
 from kvbench.errors import InternalError
 
 if TYPE_CHECKING:
+    from kvbench.engine.group import Group
     from kvbench.engine.job import Job
 
 
@@ -27,6 +28,9 @@ class Sequence:
     """
 
     job: Job
+    sample: int = 0
+    group: Group | None = None
+    """The request's other sequences, where it has several."""
     content: Content = field(init=False)
     random_key: int = field(init=False)
     forced: list[int] | None = field(init=False)
@@ -49,7 +53,7 @@ class Sequence:
     def __post_init__(self) -> None:
         job = self.job
         self.content = Content(job.prompt, salt=job.salt, capacity=job.total_tokens)
-        self.random_key = request_key(job.seed, job.request_id)
+        self.random_key = request_key(job.seed, job.request_id, self.sample)
         self.forced = None if job.forced is None else job.forced.tolist()
 
     @property
@@ -57,9 +61,26 @@ class Sequence:
         return self.job.request_id
 
     @property
-    def order(self) -> tuple[float, int]:
-        """First come, first served; ties by request id (E41)."""
-        return (self.job.arrival_s, self.job.request_id)
+    def order(self) -> tuple[float, int, int]:
+        """First come, first served; ties by request id (E41), then by sample."""
+        return (self.job.arrival_s, self.job.request_id, self.sample)
+
+    @property
+    def seats(self) -> int:
+        """Seats that it takes: those of its whole group while it stands for it."""
+        return 1 if self.group is None else self.group.seats
+
+    @property
+    def together(self) -> list[Sequence]:
+        """Those who lose their blocks when it does: all beams of a search."""
+        group = self.group
+        return [self] if group is None or group.search is None or not group.is_spread else group.members
+
+    @property
+    def samplers(self) -> list[Sequence]:
+        """Who samples a first token after its prefill."""
+        group = self.group
+        return [self] if group is None or group.is_spread or group.search is not None else group.members
 
     @property
     def table_row(self) -> int:
@@ -76,6 +97,12 @@ class Sequence:
     @property
     def output_tokens(self) -> int:
         return len(self.token_times_s)
+
+    @property
+    def output(self) -> list[int]:
+        """The generated tokens."""
+        tokens: list[int] = self.content.tokens[len(self.job.prompt) :].tolist()
+        return tokens
 
     @property
     def computed(self) -> int:
@@ -116,6 +143,17 @@ class Sequence:
         elif self.output_tokens >= self.job.max_tokens:
             self.finish_reason = "length"
         return self.finish_reason is not None
+
+    def join(self, row: int, root: Sequence) -> None:
+        """Forked from the root, whose prompt is computed: a row, and all that the root has come to so far."""
+        self.row = row
+        self.prefilled, self.held = root.prefilled, root.held
+        self.first_scheduled_s = root.first_scheduled_s
+
+    def forget_output(self) -> None:
+        """Back to the prompt."""
+        self.content.truncate(len(self.job.prompt))
+        self.token_times_s.clear()
 
     def stand_up(self) -> None:
         """Preempted or finished: row and progress are gone, tokens stay (E17, E45)."""

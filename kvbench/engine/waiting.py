@@ -15,7 +15,7 @@ class WaitingQueue:
     """First come, first served."""
 
     def __init__(self) -> None:
-        self._heap: list[tuple[tuple[float, int], Sequence]] = []
+        self._heap: list[tuple[tuple[float, int, int], Sequence]] = []
 
     def __len__(self) -> int:
         return len(self._heap)

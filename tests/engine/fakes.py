@@ -47,6 +47,12 @@ def next_token(tokens: list[int]) -> int:
     return value % VOCAB
 
 
+def fake_candidates(token: int, count: int) -> tuple[list[int], list[float]]:
+    """The likeliest next tokens where the fake model's best one is `token`: distinct, with uneven log-probabilities."""
+    leads = [0.1 + (mix(token * 31 + rank) % 1000) / 700 for rank in range(count)]
+    return [(token + rank * 37) % VOCAB for rank in range(count)], (-np.cumsum(leads)).tolist()
+
+
 def honest_output(job: Job) -> list[int]:
     """What the fake model answers to this prompt, one token after another, without any engine."""
     tokens: list[int] = job.prompt.tolist()
@@ -111,6 +117,10 @@ class FakeRunner:
         assert len(logits) == len(params) == len(keys)
         self.keys.append(keys)
         return np.array(logits, np.int64)
+
+    def candidates(self, logits: list[int], rows: Int64s, count: int) -> tuple[Int64s, np.ndarray]:  # type: ignore[type-arg]
+        found = [fake_candidates(logits[row], count) for row in rows]
+        return np.array([ids for ids, _ in found]), np.array([scores for _, scores in found])
 
     def reset(self) -> None:
         self.memory[:] = -1

@@ -6,7 +6,7 @@ Paged, one group, optional prefix reuse keyed by the whole prefix itself, LRU ev
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -70,7 +70,16 @@ class NaiveManager:
             hits.append(block)
         return hits
 
-    def plan(self, content: Content, hold_tokens: int, promise_tokens: int = 0, *, readmission: bool = False) -> Plan:
+    def plan(
+        self,
+        content: Content,
+        hold_tokens: int,
+        promise_tokens: int = 0,
+        *,
+        readmission: bool = False,
+        fork_blocks: int = 0,
+    ) -> Plan:
+        assert not fork_blocks
         hits = self._hits(content)
         cached_tokens = len(hits) * self.settings.block_size
         hold = max(hold_tokens, cached_tokens)
@@ -193,7 +202,13 @@ class NaiveManager:
         assert not self.rows
         self.__init__(self.settings)  # type: ignore[misc]
 
-    def fork(self, row: int, content: Content) -> int:
+    def fork_blocks(self, length: int, promise_tokens: int) -> int:
+        raise InternalError("the naive manager does not fork")
+
+    def fork(self, row: int, content: Content, promise_tokens: int = 0) -> int:
+        raise InternalError("the naive manager does not fork")
+
+    def reorder(self, rows: Int32s, parents: Int32s, contents: Sequence[Content]) -> None:
         raise InternalError("the naive manager does not fork")
 
     def truncate(self, row: int, length: int) -> None:
