@@ -71,9 +71,13 @@ def _deal(books: Books, rows: Int64s, parents: Int64s) -> None:
     np.add.at(books.pool.refs, new[new != NULL_BLOCK], 1)
     tables.blocks[:, rows] = new
     tables.adopt_progress(rows, parents)
-    for index in range(len(rows)):
+    for index, row in enumerate(rows.tolist()):
         given_up = old[:, index].T.ravel()[::-1]
+        supply = books.supply()
         books.drop_or_park(given_up[given_up != NULL_BLOCK])
+        if tables.targets[row] >= books.num_groups * tables.held[row]:
+            # The row's promise was for blocks of its own: what it shares now, it may have to copy later.
+            tables.set_aside(row, books.supply() - supply)
 
 
 def _require_continuation(books: Books, row: int, content: Content) -> None:

@@ -15,6 +15,8 @@ from kvbench.cache.types import AppendPlan, Int32s, Int64s
 from kvbench.errors import InternalError
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from kvbench.cache.books import Books
 
 
@@ -68,10 +70,10 @@ def commit_growth(books: Books, plan: AppendPlan) -> None:
 def _from_promises(books: Books, at: Int64s, growth: Int32s, copies: list[tuple[int, int]]) -> Int32s:
     """[rows] blocks that come out of each row's own promise: its growth, and copies as far as the promise goes beyond
     the row's target (a fork's does)."""
-    tables, promised = books.tables, books.tables.promised.take(at)
+    promised = books.tables.promised.take(at)
     spent: Int32s = np.minimum(books.num_groups * growth, promised)
     if copies:
-        surplus = promised - np.maximum(tables.targets.take(at) - books.num_groups * tables.held.take(at), 0)
+        surplus = _surplus(books, at)
         for _, index in copies:
             spent[index] += surplus[index] > 0
             surplus[index] -= 1
@@ -103,8 +105,22 @@ def _copies(books: Books, rows: Int64s, old: Int32s, new: Int32s) -> list[tuple[
         shared = (pool.refs.take(tails) > 1) | (pool.content_ids.take(tails) != 0)
         if np.count_nonzero(shared):
             writes = shared & (new > old) & (old % books.block_size != 0)
-            copies += [(group, at) for at in _not_last_owner(books, tails, writes.nonzero()[0])]
+            copies += [(group, at) for at in _not_last_owner(books, tails, _writers(books, rows, writes))]
     return copies
+
+
+def _surplus(books: Books, rows: Int64s) -> Int32s:
+    """[rows] blocks that each row is promised beyond its growth, for copies."""
+    tables = books.tables
+    growth = np.maximum(tables.targets.take(rows) - books.num_groups * tables.held.take(rows), 0)
+    surplus: Int32s = tables.promised.take(rows) - growth
+    return surplus
+
+
+def _writers(books: Books, rows: Int64s, writes: NDArray[np.bool_]) -> Int64s:
+    """Rows that write into a shared tail, those whose promise pays for a copy first: they are the ones to move."""
+    at = writes.nonzero()[0]
+    return at[np.argsort(_surplus(books, rows[at]) <= 0, kind="stable")] if books.tables.promised_total else at
 
 
 def _not_last_owner(books: Books, tails: Int64s, candidates: Int64s) -> list[int]:

@@ -182,8 +182,7 @@ class PagedManager:
         tables = self.books.tables
         missing = int(tables.targets[row]) - self.books.num_groups * int(tables.held[row]) - int(tables.promised[row])
         again = max(0, min(returned, missing))
-        tables.promised[row] += again
-        tables.promised_total += again
+        tables.set_aside(row, again)
 
     def _refuse_progress(self, rows: Int32s, lengths: Int32s) -> None:
         tables = self.books.tables

@@ -122,6 +122,11 @@ class BlockTables:
         self.promised[row] = promised
         self.promised_total += promised
 
+    def set_aside(self, row: int, blocks: int) -> None:
+        """So many blocks more are promised to the row."""
+        self.promised[row] += blocks
+        self.promised_total += blocks
+
     def tail_waste(self) -> int:
         """Slots of one group's tail blocks past the last token; a shared tail counts once, by its fullest owner."""
         rows = self.live.nonzero()[0]

@@ -8,6 +8,7 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from kvbench.engine.beams import BeamParams
 from kvbench.engine.clients import Clients
 from kvbench.engine.interrupts import deferred_interrupts
 from kvbench.engine.job import Job
@@ -124,18 +125,21 @@ def serve(
     workload: Workload,
     *,
     sampling: SamplingParams | None = None,
+    n: int = 1,
+    beams: int = 1,
     on_step: Callable[[StepRecord], None] | None = None,
     deadline_s: float | None = None,
 ) -> Served:
     """Serve every request once; the engine's clock restarts at 0.
 
-    `sampling` is used by every request, None is greedy. A request whose predecessor was rejected or failed is
-    rejected too. Past `deadline_s` a `DeadlineError` carries what has finished. Ctrl-C is obeyed after the step in
-    flight; whatever ends the serving early, the engine gives up what it was doing and can be used again.
+    `sampling`, `n` (outputs per request) and `beams` are used by every request; sampling None is greedy. A request
+    whose predecessor was rejected or failed is rejected too. Past `deadline_s` a `DeadlineError` carries what has
+    finished. Ctrl-C is obeyed after the step in flight; whatever ends the serving early, the engine gives up what it
+    was doing and can be used again.
     """
     if engine.has_work:
         raise UsageError("the engine is already serving", hint="finish or abort its jobs first")
-    session = _Session(engine, workload, sampling or GREEDY)
+    session = _Session(engine, workload, sampling or GREEDY, n, beams)
     engine.clock.restart()
     with deferred_interrupts() as raise_if_interrupted:
         try:
@@ -153,10 +157,12 @@ def serve(
 class _Session:
     """One workload on one engine."""
 
-    def __init__(self, engine: EngineLoop, workload: Workload, sampling: SamplingParams) -> None:
+    def __init__(self, engine: EngineLoop, workload: Workload, sampling: SamplingParams, n: int, beams: int) -> None:
         self._engine = engine
         self._workload = workload
         self._sampling = sampling
+        self._n = n
+        self._beams = BeamParams(beams) if beams > 1 else None
         self._arrivals = Arrivals(workload.requests, workload.clients)
         self.served = Served()
         engine.take_finished()
@@ -210,6 +216,8 @@ class _Session:
             arrival_s=arrival_s,
             salt=request.salt,
             seed=seed,
+            n=self._n,
+            beams=self._beams,
         )
 
 

@@ -17,12 +17,14 @@ from kvbench.engine.clock import VirtualClock
 from kvbench.engine.copies import Outcome
 from kvbench.engine.loop import EngineLoop
 from kvbench.engine.memory import plan_sizes
+from kvbench.engine.sampling import uniforms
 
 if TYPE_CHECKING:
     from kvbench.cache.types import Int64s, Transfers
     from kvbench.costmodel.model import CostModel
     from kvbench.engine.batch import StepBatch
     from kvbench.engine.sampling import SamplingParams
+    from kvbench.engine.schedule import Candidates
     from kvbench.geometry.model import ModelGeometry
     from kvbench.spec.engine import EngineSettings
 
@@ -34,6 +36,7 @@ class VirtualRunner:
         self.cost = cost
         self.clock = clock
         self.vocab_size = vocab_size
+        self.reset()
 
     def start(self, transfers: Transfers) -> Outcome:
         """One kind after another; the step waits for all of them."""
@@ -57,8 +60,15 @@ class VirtualRunner:
     def sample(self, logits: int, params: list[SamplingParams], keys: Int64s) -> Int64s:
         return keyed_tokens(keys, self.vocab_size)
 
+    def candidates(self, logits: int, rows: Int64s, count: int) -> Candidates:
+        """Drawn by the number of draws so far: which beams live on says nothing about a model."""
+        draws = uniforms(self._draws + np.arange(len(rows) * count)).reshape(len(rows), count)
+        self._draws += draws.size
+        first = (draws[:, :1] * self.vocab_size).astype(np.int64)
+        return (first + np.arange(count)) % self.vocab_size, -np.cumsum(draws, axis=1)
+
     def reset(self) -> None:
-        """There is nothing to forget."""
+        self._draws = 0
 
 
 def keyed_tokens(keys: Int64s, vocab_size: int) -> Int64s:

@@ -15,9 +15,9 @@ from kvbench.measure.measured import (
     Measured,
     OnShare,
     check_cold,
+    decoding_of,
     measured,
     planned_workload,
-    sampling_of,
     share_of,
 )
 from kvbench.spec.engine import EngineSettings
@@ -44,7 +44,9 @@ def measure_engine_case(
     engine.reset()
     gc.collect()
     warm = time.perf_counter()
-    served = serve(engine, workload, sampling=sampling_of(case), on_step=share_of(workload, on_share))
+    decoding = decoding_of(case)
+    on_step = share_of(workload, decoding.width, on_share)
+    served = serve(engine, workload, sampling=decoding.sampling, n=decoding.n, beams=decoding.beams, on_step=on_step)
     engine.check_invariants()
     found = measured(served, settings, slo)
     found.row |= {

@@ -80,14 +80,27 @@ def measured(served: Served, settings: EngineSettings, slo: SloSettings) -> Meas
     return Measured(row, served.requests, served.steps, [warning.as_dict() for warning in warnings])
 
 
-def sampling_of(case: CaseJob) -> SamplingParams:
+@dataclass(frozen=True, slots=True)
+class Decoding:
+    """How the workload's requests choose their tokens, and how many sequences each is."""
+
+    sampling: SamplingParams
+    n: int
+    beams: int
+
+    @property
+    def width(self) -> int:
+        return max(self.n, self.beams)
+
+
+def decoding_of(case: CaseJob) -> Decoding:
     asked = WorkloadSettings.model_validate(case.workload).sampling
-    return SamplingParams(asked.temperature, asked.top_k, asked.top_p)
+    return Decoding(SamplingParams(asked.temperature, asked.top_k, asked.top_p), asked.n, asked.beams)
 
 
-def share_of(workload: Workload, on_share: OnShare) -> Callable[[StepRecord], None]:
-    """Progress by tokens, told at most four times a second."""
-    total = max(1, sum(r.input_tokens + r.output_tokens for r in workload.requests))
+def share_of(workload: Workload, width: int, on_share: OnShare) -> Callable[[StepRecord], None]:
+    """Progress by tokens of `width` sequences per request, told at most four times a second."""
+    total = max(1, sum(r.input_tokens + width * r.output_tokens for r in workload.requests))
     done = 0
     last = time.monotonic()
 

@@ -22,7 +22,7 @@ from kvbench.geometry.resolve import resolve_model
 from kvbench.measure.environment import readings
 from kvbench.measure.job import CaseJob
 from kvbench.measure.kernel_geometry import one_layer
-from kvbench.measure.measured import Measured, OnShare, check_cold, measured, planned_workload, sampling_of, share_of
+from kvbench.measure.measured import Measured, OnShare, check_cold, decoding_of, measured, planned_workload, share_of
 from kvbench.spec.engine import EngineSettings
 from kvbench.spec.suite import KernelSettings, MeasureSettings, SloSettings
 from kvbench.store.parts import now, write_part
@@ -81,8 +81,9 @@ def served_case(case: CaseJob, rates: Rates, slo: SloSettings, on_share: OnShare
     settings = EngineSettings.model_validate(case.engine)
     workload = planned_workload(case)
     engine = virtual_engine(_geometry(case), settings, rates, case.max_context)
-    on_step = _until(timeout_s, share_of(workload, on_share))
-    served: Served = serve(engine, workload, sampling=sampling_of(case), on_step=on_step)
+    asked = decoding_of(case)
+    on_step = _until(timeout_s, share_of(workload, asked.width, on_share))
+    served: Served = serve(engine, workload, sampling=asked.sampling, n=asked.n, beams=asked.beams, on_step=on_step)
     engine.check_invariants()
     found = measured(served, settings, slo)
     found.row["attention_backend"] = BACKEND

@@ -170,6 +170,16 @@ class Sampling(Settings):
     """Keep the k likeliest tokens; 0 keeps all."""
     top_p: float = Field(default=1.0, gt=0, le=1)
     """Keep the likeliest tokens up to this mass."""
+    n: int = Field(default=1, ge=1, le=65_536)
+    """Outputs per request, each with random numbers of its own; the prompt is computed and held once."""
+    beams: int = Field(default=1, ge=1, le=1024)
+    """Beam search with so many beams, which share their blocks until they part; 1 is none."""
+
+    def conflicts(self) -> Iterator[tuple[str, str]]:
+        if self.n > 1 and self.temperature == 0:
+            yield "n", "n greedy outputs are n times the same: set temperature above 0"
+        if self.beams > 1 and self.temperature > 0:
+            yield "beams", "beam search keeps the likeliest outputs and draws none: set temperature = 0"
 
 
 class WorkloadSettings(Settings):
@@ -218,3 +228,6 @@ class WorkloadSettings(Settings):
             yield "arrival", 'arrival.kind = "recorded" needs source = "trace"'
         if self.source == "synthetic" and self.trace is not None:
             yield "trace", 'a trace file needs source = "trace"'
+        if self.outputs == "forced" and (self.sampling.n > 1 or self.sampling.beams > 1):
+            several = "n samples" if self.sampling.n > 1 else "beams"
+            yield "outputs", f'forced outputs leave {several} nothing to choose: set outputs = "sampled"'

@@ -223,6 +223,7 @@ class _Planner:
             explainable_hit_tokens=self._explain(workload, engine, geometry),
         )
         refusal, notes = self._verdict(memory, workload, engine, geometry)
+        refusal = refusal or resolve.cannot_branch(case.workload, engine)
         return PlannedCase(case, job, label, memory, workload, refusal, notes)
 
     def _verdict(

@@ -227,6 +227,19 @@ def too_long(workload: Workload, engine: EngineSettings, geometry: ModelGeometry
     return count, f"the longest sequence that can be served is {most} tokens (context limit {limit}; {held})"
 
 
+def cannot_branch(workload: WorkloadSettings, engine: EngineSettings) -> str | None:
+    """Why requests of several sequences cannot be served under these settings; None when they can, or are of one."""
+    sampling = workload.sampling
+    width, what = (sampling.n, "samples") if sampling.n > 1 else (sampling.beams, "beams")
+    if width == 1:
+        return None
+    if width > engine.max_sequences:
+        return f"{width} {what} of a request are {width} sequences, and max_sequences is {engine.max_sequences}"
+    if engine.allocator != "paged":
+        return f'{what} of a request share blocks, which allocator = "{engine.allocator}" cannot'
+    return None
+
+
 def fingerprint(case: Case, resolved: dict[str, object], geometry: ModelGeometry | None) -> str:
     """Digest of all that decides a sample's numbers besides chance: settings as resolved, model, code, device."""
     facts = {"case_id": case.case_id, "geometry": asdict(geometry) if geometry else None, **resolved}

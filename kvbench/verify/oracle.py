@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from kvbench.cache.types import Int64s, Transfers
     from kvbench.engine.batch import StepBatch
     from kvbench.engine.sampling import SamplingParams
+    from kvbench.engine.schedule import Candidates
 
 POISON = 0xDEAD
 """What no position's number is: memory that was never written."""
@@ -80,6 +81,13 @@ class OracleDevice:
         if not len(logits) == len(params) == len(keys):
             raise InternalError(f"{len(logits)} rows are sampled for {len(params)} sequences")
         return np.array([token_after(link, self.vocab_size) for link in logits], np.int64)
+
+    def candidates(self, logits: list[int], rows: Int64s, count: int) -> Candidates:
+        """The token that follows, then others that follow from it, with log-probabilities that the number decides."""
+        first = np.array([token_after(logits[row], self.vocab_size) for row in rows.tolist()], np.int64)
+        leads = [[1 + next_link(logits[row], rank) % 997 for rank in range(count)] for row in rows.tolist()]
+        ids = (first[:, None] + np.arange(count)) % self.vocab_size
+        return ids, -np.cumsum(np.array(leads), axis=1) / 997
 
     def reset(self) -> None:
         self.links[:] = POISON

@@ -93,7 +93,9 @@ def naive_beam_search(
         ends = [output[-1] in stop or length == max_tokens for _, output in found]
         last = [at for at, end in enumerate(ends) if not end][:width][-1:] or [width]
         lead = min(lead, float((scores[:-1] - scores[1:])[: last[0] + 1].min()))
-        done += [(one[0] / length**length_penalty, one[1]) for one, end in zip(found[:width], ends, strict=False) if end]
+        done += [
+            (one[0] / length**length_penalty, one[1]) for one, end in zip(found[:width], ends, strict=False) if end
+        ]
         done = sorted(done, key=lambda one: -one[0])[:width]
         live = [one for one, end in zip(found, ends, strict=True) if not end][:width]
         if length == max_tokens or (len(done) == width and early_stopping is True):

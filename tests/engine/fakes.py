@@ -49,7 +49,7 @@ def next_token(tokens: list[int]) -> int:
 
 def fake_candidates(token: int, count: int) -> tuple[list[int], list[float]]:
     """The likeliest next tokens where the fake model's best one is `token`: distinct, with uneven log-probabilities."""
-    leads = [0.1 + (mix(token * 31 + rank) % 1000) / 700 for rank in range(count)]
+    leads = [0.1 + (mix(token * 31 + rank) % 10**9) / 7e8 for rank in range(count)]
     return [(token + rank * 37) % VOCAB for rank in range(count)], (-np.cumsum(leads)).tolist()
 
 

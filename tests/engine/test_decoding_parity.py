@@ -85,11 +85,17 @@ def recomputed_beams(folder: Path, prompt: list[int], stop: list[int], params: B
 
 
 @pytest.mark.parametrize(
-    ("penalty", "early", "num_stops"),
-    [(1.0, False, 0), (0.0, True, 30), (1.0, False, 30), (2.0, "never", 30), (-1.0, "never", 12)],
+    ("penalty", "early", "num_stops", "ends_early"),
+    [
+        (1.0, False, 0, False),
+        (0.0, True, 30, True),
+        (1.0, False, 30, False),
+        (2.0, "never", 30, False),
+        (-1.0, "never", 12, True),
+    ],
 )
 def test_beams_equal_those_of_transformers(
-    folder: Path, model: Model, penalty: float, early: EarlyStopping, num_stops: int
+    folder: Path, model: Model, penalty: float, early: EarlyStopping, num_stops: int, ends_early: bool
 ) -> None:
     """And those of a search that recomputes everything, with every choice on the way made by a clear lead."""
     params, stop = BeamParams(WIDTH, penalty, early), list(range(0, 7 * num_stops, 7))
@@ -98,10 +104,14 @@ def test_beams_equal_those_of_transformers(
     twins = [recomputed_beams(folder, prompt, stop, params) for prompt in prompts]
     assert [output for output, _ in twins] == expected
     assert min(lead for _, lead in twins) > MARGIN / 10
-    for block, more in ((4, {"prefix_cache": "hash"}), (16, {"batch_policy": "continuous"}), (3, {"attention": "torch"})):
+    for block, more in (
+        (4, {"prefix_cache": "hash"}),
+        (16, {"batch_policy": "continuous"}),
+        (3, {"attention": "torch"}),
+    ):
         assert small_engine(model, block, **more).generate(prompts, OUTPUT, None, stop, beams=params) == expected
     lengths = {len(output) for output in expected}
-    assert (min(lengths) < OUTPUT) == (early is True)
+    assert (min(lengths) < OUTPUT) == ends_early
 
 
 @pytest.mark.parametrize("policy", ["static", "continuous", "chunked"])

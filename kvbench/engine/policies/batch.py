@@ -26,7 +26,7 @@ class Moves(Protocol):
         ...
 
     def decode(self, limit: int | None = None) -> int:
-        """One token for each of the first `limit` decoding sequences."""
+        """One token for each of the first `limit` decoding sequences; the beams of a search are not parted."""
         ...
 
     def continue_whole(self, budget: int) -> int:
@@ -89,11 +89,12 @@ class Continuous:
 
 
 class Chunked:
-    """The budget bounds all tokens of a step: decodes first, then prefills in flight, then new prompts, in chunks."""
+    """The budget bounds all tokens of a step: decodes first, then prefills in flight, then new prompts, in chunks.
+    Only a beam search with more beams than budget exceeds it."""
 
     holds_finished = False
 
     def fill(self, moves: Moves, budget: int) -> None:
-        budget -= moves.decode(budget)
+        budget = max(0, budget - moves.decode(budget))
         budget -= moves.continue_chunks(budget)
         moves.admit_chunks(budget)
