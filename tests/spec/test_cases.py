@@ -156,6 +156,8 @@ DECIDING: list[tuple[str, Any, dict[str, Any]]] = [
     ("workload.sampling.temperature", 1.0, {}),
     ("workload.sampling.top_k", 3, {"workload.sampling.temperature": 1}),
     ("workload.sampling.top_p", 0.5, {"workload.sampling.temperature": 1}),
+    ("workload.sampling.n", 2, {"workload.sampling.temperature": 1, "workload.outputs": "sampled"}),
+    ("workload.sampling.beams", 2, {"workload.outputs": "sampled"}),
     ("workload.trace", "x.csv", {"workload.source": "trace"}),
     ("workload.format", "azure", {"workload.source": "trace"}),
     ("workload.limit", 3, {"workload.source": "trace"}),
