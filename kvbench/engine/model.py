@@ -10,12 +10,13 @@ from torch import Tensor
 
 from kvbench.engine.automatic import WEIGHT_DTYPE
 from kvbench.engine.checkpoint import Checkpoint, check_not_quantised
-from kvbench.engine.families import FAMILIES
+from kvbench.engine.families import FAMILIES, check_runs
 from kvbench.engine.memory import free_host_bytes
 from kvbench.engine.random_weights import RandomSource
 from kvbench.engine.rope import inverse_frequencies
+from kvbench.engine.tensor_shapes import tensor_shapes
 from kvbench.engine.transformer import Transformer
-from kvbench.engine.weights import assemble, tensor_shapes
+from kvbench.engine.weights import assemble
 from kvbench.errors import CannotRunError, UsageError
 from kvbench.geometry.dtypes import canonical_dtype
 from kvbench.geometry.huggingface import geometry_from_folder
@@ -35,7 +36,7 @@ _IGNORED_TENSORS = (".rotary_emb.inv_freq",)
 
 
 class Model:
-    """A decoder-only transformer of the llama, qwen2 or qwen3 family.
+    """A decoder-only transformer of one of `engine/families.py`.
 
     `dtype` is that of the matrices; norms, rotary angles, the residual stream and logits are float32.
     `weight_dtype` is its short name: fp32, fp16 or bf16.
@@ -66,7 +67,10 @@ class Model:
     def random(cls, geometry: ModelGeometry, *, seed: int = 0, device: str = "cpu", dtype: str = "auto") -> Model:
         """Seeded random weights of the given geometry, drawn on the device."""
         place, name = _resolve(geometry, device, dtype)
-        source = RandomSource(seed, place, WEIGHT_DTYPES[name])
+        family = FAMILIES[geometry.family]
+        scale = geometry.hidden_size**0.5 if family.scales_embedding and geometry.tie_word_embeddings else 1.0
+        dtype_of = WEIGHT_DTYPES[name]
+        source = RandomSource(seed, place, dtype_of, norm_offset=family.norm_offset, embedding_scale=scale)
         return cls(geometry, assemble(geometry, source, WEIGHT_DTYPES[name]), place, name)
 
     @torch.inference_mode()
@@ -83,7 +87,7 @@ def check_folder(folder: str | Path, *, has_weights: bool = True) -> None:
     """
     folder = Path(folder)
     geometry = geometry_from_folder(folder)
-    _check_geometry(geometry)
+    check_runs(geometry)
     inverse_frequencies(geometry)
     if has_weights:
         check_not_quantised(folder)
@@ -97,7 +101,7 @@ def _checked(folder: Path, geometry: ModelGeometry, place: torch.device) -> Chec
 
 
 def _resolve(geometry: ModelGeometry, device: str, dtype: str) -> tuple[torch.device, str]:
-    _check_geometry(geometry)
+    check_runs(geometry)
     inverse_frequencies(geometry)
     place = _device(device)
     name = WEIGHT_DTYPE[place.type] if dtype == "auto" else canonical_dtype(dtype)
@@ -125,24 +129,6 @@ def _check_memory(geometry: ModelGeometry, place: torch.device, weight_dtype: st
             f"{geometry.name}: the weights take {format_bytes(needed)} in {weight_dtype}, "
             f"and {format_bytes(free)} of {place.type} memory are free",
             hint="choose a smaller model, or a dtype of 2 bytes",
-        )
-
-
-def _check_geometry(geometry: ModelGeometry) -> None:
-    if geometry.family not in FAMILIES:
-        raise UsageError(
-            f"{geometry.name}: the engine cannot run family {geometry.family!r}",
-            hint=f"it runs {', '.join(FAMILIES)}; `kvbench size` knows the others",
-        )
-    kinds = sorted({group.kind for group in geometry.groups} - {"full"})
-    if kinds:
-        raise UsageError(
-            f"{geometry.name}: the engine cannot run {' and '.join(kinds)} attention layers",
-            hint="it runs models with full attention in every layer; `kvbench size` knows the others",
-        )
-    if geometry.hidden_act not in ("silu", "swish"):
-        raise UsageError(
-            f"{geometry.name}: hidden_act {geometry.hidden_act!r} is not supported", hint="the engine computes silu"
         )
 
 

@@ -1,79 +1,50 @@
-"""Rotary position embedding: one angle per position and pair of elements, as a table of unit complex numbers."""
+"""Rotary position embedding: one angle per position and pair of elements, as a table of complex numbers."""
 
 from __future__ import annotations
 
-import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
+from kvbench.engine.rope_scaling import FIX, length_factor, scaled
 from kvbench.errors import UsageError
 
 if TYPE_CHECKING:
     from kvbench.geometry.model import ModelGeometry
 
-ROPE_TYPES = ("default", "linear", "llama3")
-_FIX = "correct config.json, or use another model"
-_LLAMA3_KEYS = ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings")
 
+def inverse_frequencies(geometry: ModelGeometry, *, is_local: bool = False) -> Tensor:
+    """Radians per position of each pair, float32 `[rotary dim / 2]`: theta^(-2i/d), then the config's scaling.
 
-def inverse_frequencies(geometry: ModelGeometry) -> Tensor:
-    """Radians per position of each pair, float32 `[head_dim / 2]`: theta^(-2i/d), then the config's scaling.
-
+    `is_local`: those of window layers with a base of their own, which no scaling touches.
     Raises `UsageError` for a scaling type that the engine does not compute, or one with missing numbers.
     """
-    if geometry.head_dim % 2:
-        raise UsageError(
-            f"{geometry.name}: head_dim {geometry.head_dim} is odd; rotary embedding needs pairs", hint=_FIX
-        )
-    exponents = torch.arange(0, geometry.head_dim, 2, dtype=torch.float32) / geometry.head_dim
-    frequencies = 1.0 / geometry.rope_theta**exponents
-    scaling = geometry.rope_scaling or {}
-    kind = scaling.get("rope_type", scaling.get("type", "default"))
-    if kind not in ROPE_TYPES or scaling.get("partial_rotary_factor", 1.0) != 1.0:
-        raise UsageError(
-            f"{geometry.name}: rotary scaling {scaling} is not supported",
-            hint=f"the engine computes rope_type {', '.join(ROPE_TYPES)}, over whole heads",
-        )
-    if kind == "linear":
-        return frequencies / _numbers(geometry.name, scaling, ("factor",))[0]
-    return _llama3(frequencies, geometry.name, scaling) if kind == "llama3" else frequencies
-
-
-def _llama3(frequencies: Tensor, name: str, scaling: dict[str, Any]) -> Tensor:
-    """Long wavelengths are stretched by `factor`, short ones kept, those between blended (Llama 3.1 model card)."""
-    factor, low, high, trained = _numbers(name, scaling, _LLAMA3_KEYS)
-    if not low < high:
-        raise UsageError(
-            f"{name}: llama3 rotary scaling needs low_freq_factor {low} < high_freq_factor {high}", hint=_FIX
-        )
-    turns = trained * frequencies / (2 * math.pi)
-    kept_share = ((turns - low) / (high - low)).clamp(0.0, 1.0)
-    return (1 - kept_share) * frequencies / factor + kept_share * frequencies
-
-
-def _numbers(name: str, scaling: dict[str, Any], keys: tuple[str, ...]) -> list[float]:
-    values = [scaling.get(key) for key in keys]
-    for key, value in zip(keys, values, strict=True):
-        if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
-            raise UsageError(f"{name}: rotary scaling needs a positive number {key!r}, found {value!r}", hint=_FIX)
-    return [float(value) for value in values if value is not None]
+    size = geometry.head_dim if geometry.latent is None else geometry.latent.qk_rope_head_dim
+    if size % 2:
+        raise UsageError(f"{geometry.name}: head_dim {size} is odd; rotary embedding needs pairs", hint=FIX)
+    theta = geometry.rope_theta
+    if is_local and geometry.rope_local_theta is not None:
+        theta = geometry.rope_local_theta
+    frequencies = 1.0 / theta ** (torch.arange(0, size, 2, dtype=torch.float32) / size)
+    return frequencies if is_local else scaled(frequencies, geometry)
 
 
 class RotaryTable:
-    """cos + i·sin of every position seen so far; grows by doubling, up to the longest position asked for."""
+    """length · (cos + i·sin) of every position seen so far; grows by doubling, up to the longest position asked for.
+    The length is 1 except under yarn."""
 
-    def __init__(self, geometry: ModelGeometry, device: torch.device) -> None:
-        self._frequencies = inverse_frequencies(geometry).to(device)
+    def __init__(self, geometry: ModelGeometry, device: torch.device, *, is_local: bool = False) -> None:
+        self._frequencies = inverse_frequencies(geometry, is_local=is_local).to(device)
+        self._length = 1.0 if is_local else length_factor(geometry)
         self._table = self._build(256)
 
     def _build(self, positions: int) -> Tensor:
         angles = torch.arange(positions, device=self._frequencies.device).float()[:, None] * self._frequencies
-        return torch.polar(torch.ones_like(angles), angles)
+        return torch.polar(torch.full_like(angles, self._length), angles)
 
     def at(self, positions: Tensor, longest: int) -> Tensor:
-        """Rotations `[T, 1, head_dim / 2]` complex64 of `positions` `[T]`, none of which exceeds `longest`."""
+        """Rotations `[T, 1, rotary dim / 2]` complex64 of `positions` `[T]`, none of which exceeds `longest`."""
         if longest >= len(self._table):
             self._table = self._build(1 << longest.bit_length())
         return self._table[positions].unsqueeze(1)
@@ -90,5 +61,5 @@ def pair_neighbours(weight: Tensor, head_dim: int) -> Tensor:
 
 
 def rotate_(heads: Tensor, rotations: Tensor) -> None:
-    """Rotate `heads` `[T, H, head_dim]` (float32, paired neighbours) in place."""
+    """Rotate `heads` `[T, H, rotary dim]` (float32, paired neighbours) in place."""
     torch.view_as_complex(heads.unflatten(-1, (-1, 2))).mul_(rotations)

@@ -1,4 +1,5 @@
-"""The forward pass of the llama, qwen2 and qwen3 families over a paged KV store.
+"""The forward pass over a paged KV store, the same for every family: what differs stands in the parts of a layer
+(`engine/heads.py`, `latent.py`, `mlp.py`, `experts.py`).
 
 The residual stream is float32 whatever the weights' dtype. K and V are written to the store first and attention
 reads the stored form (DESIGN §9.11), so that within one KV dtype chunking and cache hits change nothing.
@@ -6,13 +7,15 @@ reads the stored form (DESIGN §9.11), so that within one KV dtype chunking and 
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from kvbench.engine.rope import RotaryTable, rotate_
+from kvbench.engine.families import FAMILIES
+from kvbench.engine.rope import RotaryTable
 
 if TYPE_CHECKING:
     import numpy as np
@@ -21,59 +24,71 @@ if TYPE_CHECKING:
     from kvbench.engine.attention.registry import AttentionBackend
     from kvbench.engine.batch import StepBatch
     from kvbench.engine.kvstore.store import KVStore
-    from kvbench.engine.weights import LayerWeights, Weights
+    from kvbench.engine.norm import RmsNorm
+    from kvbench.engine.weights import Weights
     from kvbench.geometry.model import ModelGeometry
 
 
 class Transformer:
-    """Weights, a rotary table, and one step through all layers."""
+    """Weights, rotary tables, and one step through all layers."""
 
     def __init__(self, geometry: ModelGeometry, weights: Weights, device: torch.device) -> None:
         self.geometry, self.weights, self.device = geometry, weights, device
         self._dtype = weights.embedding.dtype
-        self._rotary = RotaryTable(geometry, device)
+        self._rotary = {
+            is_local: RotaryTable(geometry, device, is_local=is_local)
+            for is_local in {layer.attention.is_local for layer in weights.layers}
+        }
+        self._embedding_scale = _embedding_scale(geometry, self._dtype)
         self._last_layer = geometry.num_layers - 1
 
     def step(self, batch: StepBatch, store: KVStore, attention: AttentionBackend) -> Tensor:
         """Logits `[n, vocab]` float32 of `batch.logit_rows`; the KV of every token of the batch is stored."""
         attention.prepare(batch, store)
-        rotations = self._rotary.at(self._staged(batch.positions), int(batch.positions.max(initial=0)))
+        rotations = self._rotations(batch)
         slots = self._staged(batch.slots)
         wanted = self._staged(batch.logit_rows)
-        hidden = F.embedding(self._staged(batch.token_ids), self.weights.embedding).float()
+        hidden = self._embed(batch)
         for index, layer in enumerate(self.weights.layers):
-            q, k, v = self._project(layer, hidden, rotations)
+            own = layer.attention
+            q, k, v = own.project(layer.attention_norm(hidden).to(self._dtype), rotations[own.is_local])
             store.write(index, k, v, slots[store.group_of_layer[index]])
             if index == self._last_layer and len(wanted) == 0:
                 break
-            attended = attention.attend(index, q, store).flatten(1).to(q.dtype)
+            attended = attention.attend(index, q, store, own.rule)
             if index == self._last_layer:
                 # Beyond its K and V, a token whose logits nobody wants has nothing left to give.
                 attended, hidden = attended[wanted], hidden[wanted]
-            hidden += layer.output(attended)
-            hidden += self._mlp(layer, hidden)
+            hidden += _normed(layer.after_attention, own.output(attended))
+            hidden += _normed(layer.after_mlp, layer.mlp(layer.mlp_norm(hidden).to(self._dtype)))
         return self._logits(hidden, len(wanted))
 
-    def _project(self, layer: LayerWeights, hidden: Tensor, rotations: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Q `[T, query_heads, d]`, K and V `[T, kv_heads, d]`, rotated."""
-        g = self.geometry
-        qkv = layer.qkv(layer.attention_norm(hidden).to(self._dtype)).unflatten(-1, (-1, g.head_dim))
-        qk, v = qkv[:, : -g.kv_heads], qkv[:, -g.kv_heads :]
-        wide = qk.float()
-        if layer.qk_norm is not None:
-            wide = layer.qk_norm(wide)
-        rotate_(wide, rotations)
-        qk = wide.to(qkv.dtype)
-        return qk[:, : g.query_heads], qk[:, g.query_heads :], v
+    def _rotations(self, batch: StepBatch) -> dict[bool, Tensor]:
+        positions, longest = self._staged(batch.positions), int(batch.positions.max(initial=0))
+        return {is_local: table.at(positions, longest) for is_local, table in self._rotary.items()}
 
-    def _mlp(self, layer: LayerWeights, hidden: Tensor) -> Tensor:
-        gate, up = layer.gate_up(layer.mlp_norm(hidden).to(self._dtype)).chunk(2, dim=-1)
-        return layer.down(F.silu(gate).mul_(up))
+    def _embed(self, batch: StepBatch) -> Tensor:
+        hidden = F.embedding(self._staged(batch.token_ids), self.weights.embedding).float()
+        return hidden if self._embedding_scale == 1.0 else hidden * self._embedding_scale
 
     def _logits(self, hidden: Tensor, count: int) -> Tensor:
         if count == 0:
             return hidden.new_empty((0, self.geometry.vocab_size))
-        return self.weights.head(self.weights.final_norm(hidden).to(self._dtype)).float()
+        logits = self.weights.head(self.weights.final_norm(hidden).to(self._dtype)).float()
+        cap = self.geometry.logit_cap
+        return logits if cap is None else (logits / cap).tanh_().mul_(cap)
 
     def _staged(self, array: NDArray[np.int64]) -> Tensor:
         return torch.from_numpy(array).to(self.device, non_blocking=True)
+
+
+def _normed(norm: RmsNorm | None, added: Tensor) -> Tensor:
+    """What a block adds to the residual stream, under a norm of its own where the family has one."""
+    return added if norm is None else norm(added.float())
+
+
+def _embedding_scale(geometry: ModelGeometry, dtype: torch.dtype) -> float:
+    """√hidden as the weights' dtype rounds it: Gemma was trained with that number."""
+    if not FAMILIES[geometry.family].scales_embedding:
+        return 1.0
+    return float(torch.tensor(math.sqrt(geometry.hidden_size)).to(dtype))

@@ -47,6 +47,10 @@ class Fields:
             raise self._wrong(key, value, "a positive number")
         return float(value)
 
+    def maybe_number(self, key: str) -> float | None:
+        """A positive finite number, or None when the field is absent or null."""
+        return self.number(key, 0.0) if self.has(key) else None
+
     def flag(self, key: str, default: bool) -> bool:
         value = self.values.get(key)
         if value is None:

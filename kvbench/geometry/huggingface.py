@@ -24,6 +24,7 @@ FULL, WINDOW = "full_attention", "sliding_attention"
 LARGEST_CONFIG_BYTES = 16 << 20
 _REFETCH = "the file is damaged: fetch it again"
 MOST_LAYERS = 10_000
+_GELU = "gelu_pytorch_tanh"
 
 
 def geometry_from_folder(path: str | Path) -> ModelGeometry:
@@ -109,6 +110,29 @@ def _qwen_windows(c: Fields, g: ModelGeometry) -> ModelGeometry:
     return _grouped(g, _layer_types(c, g, [WINDOW if s else FULL for s in slides]), window)
 
 
+def _gemma2(c: Fields) -> ModelGeometry:
+    g = _base(c, _Defaults(4, 256, 8, 256_000, 8192, tied=True), act="hidden_activation", default_act=_GELU)
+    if c.flag("use_bidirectional_attention", False):
+        raise UsageError(f"{c.where}: attention in both directions", hint="without a causal mask there is no KV cache")
+    bias = c.flag("attention_bias", False)
+    g = replace(
+        g,
+        attention_bias=bias,
+        output_bias=bias,
+        norms_per_layer=4,
+        query_scalar=c.number("query_pre_attn_scalar", 256.0),
+        score_cap=_cap(c, "attn_logit_softcapping", 50.0),
+        logit_cap=_cap(c, "final_logit_softcapping", 30.0),
+    )
+    types = [FULL if i % 2 else WINDOW for i in range(g.num_layers)]
+    return _grouped(g, _layer_types(c, g, types), c.count("sliding_window", 4096))
+
+
+def _cap(c: Fields, key: str, default: float) -> float | None:
+    """A soft cap; null is none, absent the family's own."""
+    return c.maybe_number(key) if key in c.values else default
+
+
 def _gemma3(c: Fields) -> ModelGeometry:
     text = c.section("text_config")
     if text is None:
@@ -118,22 +142,35 @@ def _gemma3(c: Fields) -> ModelGeometry:
 
 def _gemma3_text(c: Fields) -> ModelGeometry:
     defaults = _Defaults(4, 256, 8, 262_208, 131_072, tied=True, theta=1e6)
-    g = _base(c, defaults, act="hidden_activation", default_act="gelu_pytorch_tanh")
+    g = _base(c, defaults, act="hidden_activation", default_act=_GELU)
     pattern = c.count("sliding_window_pattern", c.count("_sliding_window_pattern", 6))
     types = [FULL if (i + 1) % pattern == 0 else WINDOW for i in range(g.num_layers)]
     bias = c.flag("attention_bias", False)
-    local = c.number("rope_local_base_freq", 10_000.0)
-    nested = c.section("rope_parameters")
-    sliding = nested.section(WINDOW) if nested else None
+    if c.flag("use_bidirectional_attention", False):
+        raise UsageError(f"{c.where}: attention in both directions", hint="without a causal mask there is no KV cache")
     g = replace(
         g,
         attention_bias=bias,
         output_bias=bias,
         qk_norm=True,
         norms_per_layer=4,
-        rope_local_theta=sliding.number("rope_theta", local) if sliding else local,
+        rope_local_theta=_local_theta(c),
+        query_scalar=c.number("query_pre_attn_scalar", 256.0),
+        logit_cap=c.maybe_number("final_logit_softcapping"),
     )
     return _grouped(g, _layer_types(c, g, types), c.count("sliding_window", 4096))
+
+
+def _local_theta(c: Fields) -> float:
+    """The rotary base of sliding layers, from either spelling; no published model scales it."""
+    local = c.number("rope_local_base_freq", 10_000.0)
+    nested = c.section("rope_parameters")
+    sliding = nested.section(WINDOW) if nested else None
+    if sliding is None:
+        return local
+    if sliding.text("rope_type", "default") != "default":
+        raise UsageError(f"{c.where}: a rotary scaling of {WINDOW} layers is not supported")
+    return sliding.number("rope_theta", local)
 
 
 def _gpt_oss(c: Fields) -> ModelGeometry:
@@ -145,6 +182,8 @@ def _gpt_oss(c: Fields) -> ModelGeometry:
         intermediate_size=g.intermediate_size,
         biased=True,
         router_bias=True,
+        swiglu_alpha=c.number("swiglu_alpha", 1.702),
+        swiglu_limit=c.number("swiglu_limit", 7.0),
     )
     g = replace(g, attention_bias=bias, output_bias=bias, attention_sinks=True, experts=_checked(c, experts))
     types = [FULL if i % 2 else WINDOW for i in range(g.num_layers)]
@@ -152,13 +191,28 @@ def _gpt_oss(c: Fields) -> ModelGeometry:
 
 
 def _deepseek_v2(c: Fields) -> ModelGeometry:
-    return _deepseek(c, first_dense=0, max_context=2048)
+    """Groups of experts count only under the method that names them."""
+    g = _deepseek(c, first_dense=0, max_context=2048)
+    g = replace(g, mlp_bias=c.flag("mlp_bias", False), rope_interleaved=True)
+    if g.experts is None:
+        return g
+    method = c.text("topk_method", "greedy")
+    if method not in ("greedy", "group_limited_greedy"):
+        raise UsageError(f"{c.where}: topk_method {method!r} is not supported")
+    is_grouped = method == "group_limited_greedy"
+    groups = (c.count("n_group", 1), c.count("topk_group", 1)) if is_grouped else (1, 1)
+    return replace(g, experts=_routed(c, g.experts, groups, c.number("routed_scaling_factor", 1.0)))
 
 
 def _deepseek_v3(c: Fields) -> ModelGeometry:
     """The router's correction bias is stored with the weights."""
     g = _deepseek(c, first_dense=3, max_context=4096)
-    return replace(g, experts=replace(g.experts, router_bias=True)) if g.experts else g
+    g = replace(g, rope_interleaved=c.flag("rope_interleave", True))
+    if g.experts is None:
+        return g
+    experts = replace(g.experts, router_bias=True, normalises=c.flag("norm_topk_prob", True))
+    groups = c.count("n_group", 8), c.count("topk_group", 4)
+    return replace(g, experts=_routed(c, experts, groups, c.number("routed_scaling_factor", 2.5), least_in_group=2))
 
 
 def _deepseek(c: Fields, first_dense: int, max_context: int) -> ModelGeometry:
@@ -193,6 +247,18 @@ def _deepseek_experts(c: Fields, first_layer: int) -> Experts | None:
         first_layer=first_layer,
     )
     return _checked(c, experts)
+
+
+def _routed(
+    c: Fields, experts: Experts, groups: tuple[int, int], weight_scale: float, least_in_group: int = 1
+) -> Experts:
+    count, taken = groups
+    size = experts.routed // count
+    if experts.routed % count or taken > count or size < least_in_group or taken * size < experts.per_token:
+        raise UsageError(
+            f"{c.where}: {experts.per_token} of {experts.routed} experts cannot come from {taken} of {count} groups"
+        )
+    return replace(experts, groups=count, groups_per_token=taken, weight_scale=weight_scale)
 
 
 def _checked(c: Fields, experts: Experts) -> Experts:
@@ -299,6 +365,7 @@ FAMILIES: dict[str, Callable[[Fields], ModelGeometry]] = {
     "mistral": _mistral,
     "qwen2": _qwen2,
     "qwen3": _qwen3,
+    "gemma2": _gemma2,
     "gemma3": _gemma3,
     "gemma3_text": _gemma3_text,
     "gpt_oss": _gpt_oss,

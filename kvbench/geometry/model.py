@@ -49,6 +49,10 @@ class Experts:
 
     `intermediate_size` is one routed expert's; `shared_intermediate_size` that of all shared experts together, 0
     for none. `biased` experts carry bias vectors; `router_bias` is one number per expert.
+
+    A token takes its experts from the best `groups_per_token` of `groups` equal groups. Their weights are scaled by
+    `weight_scale`, after being divided by their sum if `normalises`. `swiglu_alpha` and `swiglu_limit` are the clamped
+    gate's of gpt-oss.
     """
 
     routed: int
@@ -58,6 +62,12 @@ class Experts:
     first_layer: int = 0
     biased: bool = False
     router_bias: bool = False
+    groups: int = 1
+    groups_per_token: int = 1
+    weight_scale: float = 1.0
+    normalises: bool = False
+    swiglu_alpha: float = 1.702
+    swiglu_limit: float = 7.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +76,9 @@ class ModelGeometry:
 
     `family` is the Hugging Face `model_type`. `rope_scaling` is the dict of `config.json` as it stands, None for plain
     rotary embeddings; `rope_local_theta` is the base of window layers where it differs.
+    `rope_interleaved`: checkpoints pair element 2i with 2i + 1, not i with i + d/2.
+    `query_scalar`: scores are divided by its root, None for the head size. `score_cap` and `logit_cap` make of a score
+    or a logit x: cap · tanh(x / cap).
     `attention_bias` is a bias on q, k and v, `output_bias` one on o: qwen2 has the first without the second.
     `parameters` is the exact weight count (`geometry/weights.py`), `active_parameters` those one token passes.
     """
@@ -94,6 +107,10 @@ class ModelGeometry:
     hidden_act: str = "silu"
     tie_word_embeddings: bool = False
     rope_local_theta: float | None = None
+    rope_interleaved: bool = False
+    query_scalar: float | None = None
+    score_cap: float | None = None
+    logit_cap: float | None = None
     latent: LatentShape | None = None
     experts: Experts | None = None
     parameters: int | None = None

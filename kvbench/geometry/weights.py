@@ -178,7 +178,8 @@ def _expert_mlp(g: ModelGeometry, experts: Experts, layers: int) -> Iterator[Wei
     copies, active = layers * experts.routed, layers * experts.per_token
     yield from _gated_mlp("experts", g.hidden_size, experts.intermediate_size, copies, active, experts.biased)
     if experts.shared_intermediate_size:
-        yield from _gated_mlp("shared_experts", g.hidden_size, experts.shared_intermediate_size, layers, layers, False)
+        inner = experts.shared_intermediate_size
+        yield from _gated_mlp("shared_experts", g.hidden_size, inner, layers, layers, g.mlp_bias)
 
 
 def _gated_mlp(name: str, hidden: int, inner: int, copies: int, active: int, biased: bool) -> Iterator[Weight]:

@@ -11,7 +11,7 @@ from typing import Any
 
 from kvbench.devices.facts import Device
 from kvbench.devices.host import Host
-from kvbench.engine.families import FAMILIES
+from kvbench.engine.families import check_runs
 from kvbench.errors import CannotRunError, UsageError
 from kvbench.geometry.model import ModelGeometry
 from kvbench.measure.job import CaseJob
@@ -160,11 +160,8 @@ def _auto_kv_bytes(cases: list[Case], machine: resolve.Machine) -> int | None:
 
 def _check_built(geometry: ModelGeometry, machine: resolve.Machine) -> None:
     """Under the virtual clock no transformer runs, and a geometry is enough."""
-    if geometry.family not in FAMILIES and not machine.is_virtual:
-        raise UsageError(
-            f"the engine cannot run {geometry.name} (family {geometry.family})",
-            hint=f"its transformer covers {', '.join(FAMILIES)}; --clock virtual and `kvbench size` need none",
-        )
+    if not machine.is_virtual:
+        check_runs(geometry)
 
 
 class _Planner:

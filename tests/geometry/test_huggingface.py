@@ -33,11 +33,13 @@ VARIANTS: list[tuple[str, dict[str, Any]]] = [
     ("Qwen2", {"use_sliding_window": True, "sliding_window": 16, "max_window_layers": 2}),
     ("Qwen3", {}),
     ("Qwen3", {"attention_bias": True, "use_sliding_window": True, "sliding_window": 8, "max_window_layers": 1}),
+    ("Gemma2", {"sliding_window": 16}),
     ("Gemma3Text", {"sliding_window": 16}),
     ("Gemma3Text", {"sliding_window": 16, "tie_word_embeddings": False, "attention_bias": True}),
     ("GptOss", {"num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": 16}),
     ("DeepseekV2", LATENT),
     ("DeepseekV2", {**LATENT, "q_lora_rank": None, "attention_bias": True, "first_k_dense_replace": 2}),
+    ("DeepseekV2", {**LATENT, "mlp_bias": True, "topk_method": "group_limited_greedy", "n_group": 2}),
     ("DeepseekV3", LATENT),
 ]
 

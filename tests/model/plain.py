@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import torch
 
+from kvbench.engine.attention.rule import PLAIN, ScoreRule
 from kvbench.engine.batch import StepBatch
 
 
@@ -37,7 +39,7 @@ class PlainAttention:
     def prepare(self, batch: StepBatch, store: PlainStore) -> None:
         self.batch = batch
 
-    def attend(self, layer: int, q: torch.Tensor, store: PlainStore) -> torch.Tensor:
+    def attend(self, layer: int, q: torch.Tensor, store: PlainStore, rule: ScoreRule = PLAIN) -> torch.Tensor:
         k_all, v_all = store.kept[layer]
         out = torch.empty(*q.shape[:2], v_all.shape[-1])
         for s in range(self.batch.num_sequences):
@@ -48,19 +50,32 @@ class PlainAttention:
                 seen = slots[: int(self.batch.positions[row]) + 1]
                 group = q.shape[1] // k_all.shape[1]
                 k, v = (x[seen].repeat_interleave(group, dim=1) for x in (k_all, v_all))
-                weights = torch.softmax(torch.einsum("hd,thd->ht", q[row].float(), k) / q.shape[-1] ** 0.5, dim=-1)
+                scores = torch.einsum("hd,thd->ht", q[row].float(), k) * rule.scale_for(q.shape[-1])
+                weights = torch.softmax(scores, dim=-1)
                 out[row] = torch.einsum("ht,thd->hd", weights, v)
-        return out
+        return out.to(q.dtype)
 
 
 class Tables:
-    """Hands out blocks to sequences in a scattered order and makes step batches."""
+    """Hands out blocks to sequences in a scattered order and makes step batches.
 
-    def __init__(self, num_sequences: int, block_size: int, max_tokens: int, seed: int = 0) -> None:
+    `windows` has an entry per group of the store, None for full attention. Blocks of a window group that lie wholly
+    before what the next query sees are null in its table, as the cache manager leaves them.
+    """
+
+    def __init__(
+        self,
+        num_sequences: int,
+        block_size: int,
+        max_tokens: int,
+        seed: int = 0,
+        windows: Sequence[int | None] = (None,),
+    ) -> None:
         width = -(-max_tokens // block_size)
-        blocks = np.random.default_rng(seed).permutation(num_sequences * width) + 1
-        self.block_size, self.num_blocks = block_size, num_sequences * width
-        self.tables = blocks.reshape(num_sequences, width).astype(np.int32)
+        count = len(windows) * num_sequences * width
+        blocks = np.random.default_rng(seed).permutation(count) + 1
+        self.block_size, self.num_blocks, self.windows = block_size, count, windows
+        self.tables = blocks.reshape(len(windows), num_sequences, width).astype(np.int32)
         self.lengths = np.zeros(num_sequences, np.int32)
 
     def step(self, pieces: dict[int, list[int]], wanted: dict[int, Any] | None = None) -> StepBatch:
@@ -72,17 +87,26 @@ class Tables:
         starts = np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
         positions = np.concatenate([self.lengths[s] + np.arange(len(t)) for s, t in pieces.items()]).astype(np.int64)
         owner = np.repeat(rows, counts)
-        slots = self.tables[owner, positions // self.block_size].astype(np.int64) * self.block_size
+        slots = self.tables[:, owner, positions // self.block_size].astype(np.int64) * self.block_size
+        tables = self._seen(rows)
         self.lengths[rows] += counts.astype(np.int32)
         chosen = {s: [len(t) - 1] for s, t in pieces.items()} | (wanted or {})
         logit_rows = [int(starts[i]) + int(r) for i, s in enumerate(pieces) for r in chosen[s]]
         return StepBatch(
             token_ids=np.concatenate(list(pieces.values())).astype(np.int64),
             positions=positions,
-            slots=(slots + positions % self.block_size)[None],
-            block_tables=self.tables[rows][None],
+            slots=slots + positions % self.block_size,
+            block_tables=tables,
             query_starts=starts,
             context_lengths=self.lengths[rows].copy(),
             num_decodes=int((counts == 1).sum()),
             logit_rows=np.array(logit_rows, np.int64),
         )
+
+    def _seen(self, rows: np.ndarray) -> np.ndarray:
+        tables = self.tables[:, rows].copy()
+        for group, window in enumerate(self.windows):
+            for table, computed in zip(tables[group], self.lengths[rows], strict=True):
+                if window is not None:
+                    table[: max(0, int(computed) - window + 1) // self.block_size] = 0
+        return tables

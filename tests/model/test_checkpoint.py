@@ -18,6 +18,7 @@ from tests.checkpoints import prompts_of, reference_logits, write_checkpoint
 from tests.model.plain import PlainAttention, PlainStore, Tables
 
 WEIGHTS = "model.safetensors"
+SHAPE = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 3}
 
 
 @pytest.fixture(scope="module")
@@ -127,12 +128,16 @@ DAMAGE: dict[str, tuple[Callable[[Path], Any], str]] = {
     "index is not JSON": (_write("model.safetensors.index.json", b"{"), "index.json"),
     "a shard is missing": (_index({"a": "model-00001-of-00002.safetensors"}), "model-00001-of-00002"),
     "unknown family": (lambda f: _edit_config(f, model_type="rwkv7"), "rwkv7"),
-    "a family that is only sized": (lambda f: _edit_config(f, model_type="mistral"), "cannot run"),
+    "a family that is only sized": (lambda f: _edit_config(f, model_type="gemma3", text_config=SHAPE), "cannot run"),
     "gptq": (lambda f: _edit_config(f, quantization_config={"quant_method": "gptq", "bits": 4}), "gptq"),
     "fp8": (lambda f: _edit_config(f, quantization_config={"quant_method": "fp8"}), "fp8"),
     "quantisation as text": (lambda f: _edit_config(f, quantization_config="int4"), "int4"),
     "another activation": (lambda f: _edit_config(f, hidden_act="gelu"), "gelu"),
-    "rotary scaling": (lambda f: _edit_config(f, rope_parameters={"rope_type": "yarn", "factor": 4.0}), "yarn"),
+    "rotary scaling": (lambda f: _edit_config(f, rope_parameters={"rope_type": "ntk", "factor": 4.0}), "ntk"),
+    "yarn without its numbers": (
+        lambda f: _edit_config(f, rope_parameters={"rope_type": "yarn", "factor": 4.0}),
+        "original_max_position_embeddings",
+    ),
     "more layers than weights": (lambda f: _edit_config(f, num_hidden_layers=4, layer_types=None), "layers.3"),
     "another width": (lambda f: _edit_config(f, hidden_size=32), "not"),
 }

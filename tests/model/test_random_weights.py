@@ -10,7 +10,7 @@ import torch
 
 from kvbench.engine.model import Model
 from kvbench.engine.random_weights import RandomSource
-from kvbench.engine.weights import tensor_shapes
+from kvbench.engine.tensor_shapes import tensor_shapes
 from kvbench.errors import CannotRunError, UsageError
 from kvbench.geometry.model import ModelGeometry
 from kvbench.geometry.presets import preset, preset_names
@@ -80,17 +80,12 @@ def test_named_tensors_add_up_to_the_parameter_count(name: str) -> None:
     assert sum(torch.Size(shape).numel() for shape in shapes) == geometry.parameters
 
 
-@pytest.mark.parametrize("name", [n for n in preset_names() if preset(n).family not in ("llama", "qwen2", "qwen3")])
-def test_families_that_the_engine_does_not_run_are_refused(name: str) -> None:
-    with pytest.raises(UsageError, match="cannot run"):
-        Model.random(preset(name))
-
-
-def test_a_window_in_a_known_family_is_refused() -> None:
-    geometry = preset("tiny-qwen2")
-    windowed = replace(geometry, groups=(replace(geometry.groups[0], kind="window", window=64),))
-    with pytest.raises(UsageError, match="window attention"):
-        Model.random(windowed)
+@pytest.mark.parametrize(
+    ("change", "named"), [({"family": "gemma3"}, "cannot run"), ({"hidden_act": "relu"}, "hidden_act 'relu'")]
+)
+def test_what_the_engine_does_not_run_is_refused(change: dict[str, str], named: str) -> None:
+    with pytest.raises(UsageError, match=named):
+        Model.random(replace(preset("tiny-gemma3"), **change))
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -57,7 +58,10 @@ def test_the_table_grows_without_changing_what_it_held() -> None:
 @pytest.mark.parametrize(
     ("scaling", "named"),
     [
-        ({"rope_type": "yarn", "factor": 4.0}, "yarn"),
+        ({"rope_type": "longrope", "factor": 4.0}, "longrope"),
+        ({"rope_type": "yarn", "factor": 4.0}, "original_max_position_embeddings"),
+        ({"rope_type": "yarn", "factor": -4.0, "original_max_position_embeddings": 64}, "-4.0"),
+        ({"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": math.inf}, "inf"),
         ({"type": "dynamic", "factor": 2.0}, "dynamic"),
         ({"rope_type": "default", "partial_rotary_factor": 0.5}, "partial"),
         ({"rope_type": "linear"}, "factor"),
@@ -76,3 +80,26 @@ def test_scaling_that_the_engine_does_not_compute_is_refused(scaling: dict[str, 
 def test_an_odd_head_is_refused() -> None:
     with pytest.raises(UsageError, match="odd"):
         inverse_frequencies(replace(LLAMA, head_dim=7))
+
+
+def test_yarn_needs_a_base_above_one() -> None:
+    scaling = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64}
+    with pytest.raises(UsageError, match="above 1"):
+        inverse_frequencies(replace(LLAMA, rope_scaling=scaling, rope_theta=1.0))
+
+
+def test_yarn_keeps_quick_pairs_and_stretches_slow_ones() -> None:
+    """A pair that turns 32 times or more in the trained context is kept, one that turns less than once is stretched."""
+    scaling = {"rope_type": "yarn", "factor": 8.0, "original_max_position_embeddings": 4096, "truncate": False}
+    plain, stretched = (inverse_frequencies(replace(LLAMA, rope_scaling=x)) for x in (None, scaling))
+    turns = 4096 * plain / (2 * torch.pi)
+    torch.testing.assert_close(stretched[turns > 32.1], plain[turns > 32.1])
+    torch.testing.assert_close(stretched[turns < 0.99], plain[turns < 0.99] / 8)
+    table = RotaryTable(replace(LLAMA, rope_scaling=scaling), torch.device("cpu"))
+    torch.testing.assert_close(table.at(torch.tensor([7]), 7).abs(), torch.full((1, 1, 64), 1 + 0.1 * math.log(8)))
+
+
+def test_a_local_base_is_not_scaled() -> None:
+    geometry = preset("gemma-3-12b")
+    local = inverse_frequencies(geometry, is_local=True)
+    torch.testing.assert_close(local, inverse_frequencies(replace(geometry, rope_theta=1e4, rope_scaling=None)))
