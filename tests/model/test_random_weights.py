@@ -13,7 +13,7 @@ from kvbench.engine.random_weights import RandomSource
 from kvbench.engine.tensor_shapes import tensor_shapes
 from kvbench.errors import CannotRunError, UsageError
 from kvbench.geometry.model import ModelGeometry
-from kvbench.geometry.presets import preset, preset_names
+from kvbench.geometry.presets import preset
 from tests.model.plain import PlainAttention, PlainStore, Tables
 
 TINY = ("tiny-llama", "tiny-qwen2", "tiny-qwen3")
