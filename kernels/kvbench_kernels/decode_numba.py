@@ -4,8 +4,9 @@
 
 q `[S, query_heads, k_dim]`, out `[S or more, query_heads, v_dim]` float32 contiguous; table int32 `[S, width]`
 physical blocks; lengths int32 `[S]`, 0 gives zeros; `data` the layer's pool as a flat array of stored elements,
-`scales` the same memory as float32 (None for float forms); offsets as in the store's block layout; `parts` the threads
-to use, 1 for no parallel region. Launch `decode` itself; it trusts the ids, so they must have been checked.
+`scales` the same memory as float32 (None for float forms); offsets as in the store's block layout, where the row of
+head h at place p is number h · head_rows + p · token_rows; `parts` the threads to use, 1 for no parallel region.
+Launch `decode` itself; it trusts the ids, so they must have been checked.
 
 `window`: only the last that many tokens count, NO_WINDOW for all; nothing before them is read, not even the table's
 entries, so a decode costs O(window). `sinks` float32 `[query_heads]`, or `[0]` for none: a logit per head that enters
@@ -88,17 +89,17 @@ def _locate(item, s, starts, lengths, window, kv_heads):
 
 
 @helper()
-def _places(begin, count, blocks, h, rows, size, base, block_size, block_elements):
+def _places(begin, count, blocks, h, rows, size, base, block_size, block_elements, head_rows, token_rows):
     """Offsets of `count` tokens' rows of `size` elements, from token `begin` on, for one KV head."""
     b = begin // block_size
     o = begin - b * block_size
-    start = np.int64(blocks[b]) * block_elements + base + h * block_size * size
+    start = np.int64(blocks[b]) * block_elements + base + h * head_rows * size
     for t in range(count):
         if o == block_size:
             o = 0
             b += 1
-            start = np.int64(blocks[b]) * block_elements + base + h * block_size * size
-        rows[t] = start + o * size
+            start = np.int64(blocks[b]) * block_elements + base + h * head_rows * size
+        rows[t] = start + o * token_rows * size
         o += 1
 
 
@@ -200,9 +201,12 @@ def _work(
     block_scales,
     k_scale_base,
     v_scale_base,
+    head_rows,
+    token_rows,
 ):
     """Items [first, last): one sequence's split for one KV head each, left in `partial` with its maximum and mass."""
     group = q.shape[1] // kv_heads
+    rows_of = (head_rows, token_rows)
     scale = float32(LOG2E * scale)
     cap = float32(LOG2E * cap)
     q_stride = (k_dim + LANES - 1) // LANES * LANES
@@ -229,10 +233,10 @@ def _work(
             for d in range(k_dim):
                 queries[g * q_stride + d] = q[s, h * group + g, d] * scale
         acc[:] = 0.0
-        _places(begin, count, table[s], h, k_rows, k_dim, 0, block_size, block_elements)
-        _places(begin, count, table[s], h, v_rows, v_stride, v_base, block_size, block_elements)
+        _places(begin, count, table[s], h, k_rows, k_dim, 0, block_size, block_elements, *rows_of)
+        _places(begin, count, table[s], h, v_rows, v_stride, v_base, block_size, block_elements, *rows_of)
         if scales is not None:
-            _places(begin, count, table[s], h, s_rows, 1, 0, block_size, block_scales)
+            _places(begin, count, table[s], h, s_rows, 1, 0, block_size, block_scales, *rows_of)
             for t in range(count):
                 k_scales[t] = scales[k_scale_base + s_rows[t]]
                 v_scales[t] = scales[v_scale_base + s_rows[t]]
@@ -241,7 +245,7 @@ def _work(
         if item + 1 < last:
             s1, begin1, end1, h1 = _locate(item + 1, s, starts, lengths, window, kv_heads)
             coming = min(TILE, end1 - begin1)
-            _places(begin1, coming, table[s1], h1, next_rows, k_dim, 0, block_size, block_elements)
+            _places(begin1, coming, table[s1], h1, next_rows, k_dim, 0, block_size, block_elements, *rows_of)
             _repeat_last(next_rows, coming)
         for tile in range(0, count, TILE):
             n = min(TILE, count - tile)
@@ -306,11 +310,14 @@ def decode(
     block_scales,
     k_scale_base,
     v_scale_base,
+    head_rows,
+    token_rows,
     parts,
 ):
     rule = (window, scale, cap)
     dims = (kv_heads, k_dim, v_dim)
-    layout = (block_size, block_elements, v_base, v_stride, block_scales, k_scale_base, v_scale_base)
+    bases = (block_size, block_elements, v_base, v_stride, block_scales, k_scale_base, v_scale_base)
+    layout = (*bases, head_rows, token_rows)
     starts = _first_items(lengths, window, kv_heads)
     items = starts[lengths.size]
     partial = np.empty((items, q.shape[1] // kv_heads, v_dim + 2), np.float32)
@@ -343,10 +350,12 @@ def reference(
     block_scales,
     k_scale_base,
     v_scale_base,
+    head_rows,
+    token_rows,
 ):
     """The same in float64 numpy, one head and sequence at a time; returns `[S, query_heads, v_dim]`."""
     out = np.zeros((lengths.size, q.shape[1], v_dim))
-    layout = (block_size, block_elements, v_base, block_scales, k_scale_base, v_scale_base)
+    layout = (block_size, block_elements, v_base, block_scales, k_scale_base, v_scale_base, head_rows, token_rows)
     for s in range(lengths.size):
         first = max(0, int(lengths[s]) - window)
         own_v = 0 if v_base == 0 else v_dim

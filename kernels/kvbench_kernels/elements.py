@@ -61,7 +61,8 @@ def fetch(typing_context: Any, array: Any, index: Any) -> Any:
 
 @intrinsic
 def put(typing_context: Any, array: Any, index: Any, value: Any) -> Any:
-    """`array[index] = value`, a float32 encoded as `array` stores it; round to nearest even."""
+    """`array[index] = value`, a float32 encoded as `array` stores it: round to nearest even, and what is
+    beyond a narrow form's largest number becomes that."""
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         encoded = _encode(builder, args[2], signature.args[0].dtype)
@@ -195,7 +196,7 @@ def _encode(builder: Any, value: Any, dtype: Any) -> Any:
     if dtype == types.float32:
         return value
     if dtype == types.int8:
-        return builder.fptosi(builder.call(builder.module.declare_intrinsic("llvm.rint", [_F32]), [value]), _I8)
+        return _encode_int8(builder, value)
     if dtype == types.uint16:
         return _encode_bfloat(builder, value)
     if dtype == types.int16:
@@ -205,6 +206,16 @@ def _encode(builder: Any, value: Any, dtype: Any) -> Any:
     if dtype == types.boolean:
         return _encode_fp8(builder, value, mantissa=2, bias=15, largest=0x47600000, infinity=0x7C)
     raise TypeError(f"no KV element is stored as {dtype}")
+
+
+def _encode_int8(builder: Any, value: Any) -> Any:
+    """The nearest whole number, ties to even, at most ±127; NaN is 0."""
+    whole = builder.call(builder.module.declare_intrinsic("llvm.rint", [_F32]), [value])
+    most, least, zero = (ir.Constant(_F32, limit) for limit in (127.0, -127.0, 0.0))
+    whole = builder.select(builder.fcmp_ordered(">", whole, most), most, whole)
+    whole = builder.select(builder.fcmp_ordered("<", whole, least), least, whole)
+    whole = builder.select(builder.fcmp_unordered("uno", whole, whole), zero, whole)
+    return builder.fptosi(whole, _I8)
 
 
 def _encode_bfloat(builder: Any, value: Any) -> Any:

@@ -48,6 +48,8 @@ def _gather_tokens(
     block_scales,
     k_scale_base,
     v_scale_base,
+    head_rows,
+    token_rows,
 ):
     k_dim, v_dim = k_out.shape[2], v_out.shape[2]
     for t in range(begin, end):
@@ -55,7 +57,7 @@ def _gather_tokens(
         block = int(table[b])
         start = block * block_elements
         for h in range(k_out.shape[0]):
-            place = h * block_size + first + t - b * block_size
+            place = h * head_rows + (first + t - b * block_size) * token_rows
             if scales is None:
                 _copy_row(data, start + place * k_dim, k_out[h, t])
                 _copy_row(data, start + v_base + place * v_dim, v_out[h, t])
@@ -79,9 +81,11 @@ def gather(
     block_scales,
     k_scale_base,
     v_scale_base,
+    head_rows,
+    token_rows,
     parts,
 ):
-    layout = (block_size, block_elements, v_base, block_scales, k_scale_base, v_scale_base)
+    layout = (block_size, block_elements, v_base, block_scales, k_scale_base, v_scale_base, head_rows, token_rows)
     length = k_out.shape[1]
     if parts == 1:
         _gather_tokens(0, length, data, scales, table, first, k_out, v_out, *layout)
@@ -106,13 +110,15 @@ def reference(
     block_scales,
     k_scale_base,
     v_scale_base,
+    head_rows,
+    token_rows,
 ):
     """The same in float64 numpy, token by token; returns K and V of tokens [first, end)."""
     k, v = np.zeros((kv_heads, end - first, k_dim)), np.zeros((kv_heads, end - first, v_dim))
     for t in range(first, end):
         block, place = int(table[t // block_size]), t % block_size
         for h in range(kv_heads):
-            row = h * block_size + place
+            row = h * head_rows + place * token_rows
             for out, dim, base, scale_base in ((k, k_dim, 0, k_scale_base), (v, v_dim, v_base, v_scale_base)):
                 start = block * block_elements + base + row * dim
                 scale = 1.0 if scales is None else float(scales[block * block_scales + scale_base + row])

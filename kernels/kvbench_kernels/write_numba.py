@@ -6,9 +6,10 @@
                       with m the largest number of the form: int8 127, e4m3 448, e5m2 57,344
 
 k `[T, kv_heads, k_dim]`, v `[T, kv_heads, v_dim]` float32 contiguous, v_dim 0 for a latent layer, which stores no V and
-no scale of it; slots int64 `[T]`; `data` the layer's pool as a
-flat array of stored elements, `scales` the same memory as float32 (None for float forms). Offsets as in the store's
-block layout. A row whose scale is 0 or not finite is stored as zeros with that scale.
+no scale of it; slots int64 `[T]`; `data` the layer's pool as a flat array of stored elements, `scales` the same memory
+as float32 (None where there are none: wide forms, and narrow ones that come divided by their tensor's scale). Offsets
+as in the store's block layout: the row of head h at place p is number h · head_rows + p · token_rows. A row whose scale
+is 0 or not finite is stored as zeros with that scale.
 
 `parts` is the number of threads; 1 starts no parallel region, whose barrier costs a scheduler's time slice (12 ms seen)
 whenever another process holds one of the cores.
@@ -50,12 +51,11 @@ def _put_scaled_row(row, data, start, scales, scale_index):
     widest = np.int32(0)
     for d in range(row.size):
         widest = max(widest, magnitude(row[d]))
-    most = largest(data)
-    scale = from_magnitude(widest) / most
+    scale = from_magnitude(widest) / largest(data)
     scales[scale_index] = scale
     if scale > float32(0.0) and scale < float32(np.inf):
         for d in range(row.size):
-            put(data, start + d, max(-most, min(most, row[d] / scale)))
+            put(data, start + d, row[d] / scale)
     else:
         for d in range(row.size):
             put(data, start + d, float32(0.0))
@@ -63,14 +63,28 @@ def _put_scaled_row(row, data, start, scales, scale_index):
 
 @helper()
 def _write_tokens(
-    first, last, k, v, data, scales, slots, block_size, block_elements, v_base, block_scales, k_scale_base, v_scale_base
+    first,
+    last,
+    k,
+    v,
+    data,
+    scales,
+    slots,
+    block_size,
+    block_elements,
+    v_base,
+    block_scales,
+    k_scale_base,
+    v_scale_base,
+    head_rows,
+    token_rows,
 ):
     k_dim, v_dim = k.shape[2], v.shape[2]
     for t in range(first, last):
         block = slots[t] // block_size
         start = block * block_elements
         for h in range(k.shape[1]):
-            place = h * block_size + slots[t] - block * block_size
+            place = h * head_rows + (slots[t] - block * block_size) * token_rows
             if scales is None:
                 _put_row(k[t, h], data, start + place * k_dim)
                 _put_row(v[t, h], data, start + v_base + place * v_dim)
@@ -83,9 +97,22 @@ def _write_tokens(
 
 @kernel(parallel=True)
 def write(
-    k, v, data, scales, slots, block_size, block_elements, v_base, block_scales, k_scale_base, v_scale_base, parts
+    k,
+    v,
+    data,
+    scales,
+    slots,
+    block_size,
+    block_elements,
+    v_base,
+    block_scales,
+    k_scale_base,
+    v_scale_base,
+    head_rows,
+    token_rows,
+    parts,
 ):
-    layout = (block_size, block_elements, v_base, block_scales, k_scale_base, v_scale_base)
+    layout = (block_size, block_elements, v_base, block_scales, k_scale_base, v_scale_base, head_rows, token_rows)
     tokens = slots.size
     bad = _first_bad(slots, block_size, block_elements, data)
     if bad >= 0:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 def cache_settings(g: ModelGeometry, settings: EngineSettings, sizes: Sizes, weight_dtype: str) -> CacheSettings:
     """Prefix keys name the model, its weights' dtype and the KV dtype, so that no two of them ever share a block."""
-    identity = f"{g.name}|{g.source}|{g.family}|{weight_dtype}|{settings.kv_dtype}"
+    identity = f"{g.name}|{g.source}|{g.family}|{weight_dtype}|{settings.kv_dtype}|{settings.kv_layout}"
     return CacheSettings(
         block_size=settings.block_size,
         num_blocks=sizes.num_blocks,

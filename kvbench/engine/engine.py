@@ -164,6 +164,7 @@ def _make_store(model: Model, settings: EngineSettings, sizes: Sizes) -> KVStore
         sizes.num_blocks,
         host_blocks=sizes.host_blocks,
         device=model.device,
+        kv_layout=settings.kv_layout,
     )
 
 

@@ -22,6 +22,18 @@ class StorageDtype:
     is_float: bool = True
 
 
+SCALES = ("token-head", "tensor-absmax", "tensor-percentile")
+"""Where a narrow KV dtype has its scales: one per token and head in the block, or one per layer and K or V beside the
+pool, from the largest magnitude of a calibration pass or from a percentile of the magnitudes."""
+
+
+def scales_per_token(kv_scales: str) -> bool:
+    """Whether the scales lie in the blocks; `UsageError` for an unknown kind of scales."""
+    if kv_scales not in SCALES:
+        raise UsageError(f"unknown KV scales {kv_scales!r}", hint=f"one of {', '.join(SCALES)}")
+    return kv_scales == "token-head"
+
+
 DTYPES: dict[str, StorageDtype] = {
     d.name: d
     for d in (

@@ -1,8 +1,9 @@
 """Bytes of KV: per token, per block, per sequence, and how many blocks and sequences a memory holds.
 
 Layout of one block in one layer, which is also what the KV store allocates: K `[kv_heads, block_size, k_head_dim]`,
-then V `[kv_heads, block_size, v_head_dim]`, then for quantised dtypes float32 scales of K `[kv_heads, block_size]`
-and of V `[kv_heads, block_size]`; the total is rounded up to 16 bytes. A latent group has no V and no V scales.
+then V `[kv_heads, block_size, v_head_dim]`, then for narrow dtypes with scales per token and head float32 scales of K
+`[kv_heads, block_size]` and of V likewise; the total is rounded up to 16 bytes. A latent group has no V and no V
+scales.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from fractions import Fraction
 from typing import TYPE_CHECKING
 
 from kvbench.errors import UsageError
-from kvbench.geometry.dtypes import storage_dtype
+from kvbench.geometry.dtypes import scales_per_token, storage_dtype
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -22,26 +23,29 @@ if TYPE_CHECKING:
 ALIGNMENT = 16
 """Bytes: the widest load of a GPU thread, so that every block of every layer starts on one."""
 
+TOKEN_HEAD = "token-head"
+"""The scales of a narrow KV dtype lie in its blocks, unless it is said otherwise (`geometry.dtypes.SCALES`)."""
+
 MOST_PIECES = 8
 """Block tables that a hybrid model may have: each one more costs bookkeeping in every step."""
 
 
-def kv_bytes_per_token(g: ModelGeometry, kv_dtype: str) -> Fraction:
+def kv_bytes_per_token(g: ModelGeometry, kv_dtype: str, kv_scales: str = TOKEN_HEAD) -> Fraction:
     """Bytes that one token adds over all layers, scales included, before any rounding to blocks:
     Σ layers (K heads · d_k + V heads · d_v) · bytes + scales. Whole except for odd int4 shapes."""
-    return sum((len(group.layers) * _token_bytes(group, kv_dtype) for group in g.groups), Fraction(0))
+    return sum((len(group.layers) * _token_bytes(group, kv_dtype, kv_scales) for group in g.groups), Fraction(0))
 
 
-def layer_block_bytes(group: LayerGroup, kv_dtype: str, block_size: int) -> int:
+def layer_block_bytes(group: LayerGroup, kv_dtype: str, block_size: int, kv_scales: str = TOKEN_HEAD) -> int:
     """Bytes of one block of `block_size` tokens in one layer of the group, a multiple of 16."""
     if block_size < 1:
         raise UsageError(f"block size {block_size} is not positive")
-    return _round_up(_token_bytes(group, kv_dtype) * block_size, ALIGNMENT)
+    return _round_up(_token_bytes(group, kv_dtype, kv_scales) * block_size, ALIGNMENT)
 
 
-def block_bytes(g: ModelGeometry, kv_dtype: str, block_size: int) -> int:
+def block_bytes(g: ModelGeometry, kv_dtype: str, block_size: int, kv_scales: str = TOKEN_HEAD) -> int:
     """Bytes of one physical block: all layers of the group, or the shared block of a hybrid model."""
-    return pool_layout(g, kv_dtype, block_size).block_bytes
+    return pool_layout(g, kv_dtype, block_size, kv_scales).block_bytes
 
 
 def blocks_in(memory_bytes: int, g: ModelGeometry, kv_dtype: str, block_size: int) -> int:
@@ -133,7 +137,7 @@ class PoolLayout:
         return low * self.block_size
 
 
-def pool_layout(g: ModelGeometry, kv_dtype: str, block_size: int) -> PoolLayout:
+def pool_layout(g: ModelGeometry, kv_dtype: str, block_size: int, kv_scales: str = TOKEN_HEAD) -> PoolLayout:
     """One group: a block holds all its layers. Several: groups are cut into pieces of equally many layers, so that
     one block size serves them all. Taken is the cut with at most `MOST_PIECES` tables under which a sequence of the
     model's longest context takes least memory, the fewest tables on a tie.
@@ -141,10 +145,10 @@ def pool_layout(g: ModelGeometry, kv_dtype: str, block_size: int) -> PoolLayout:
     Gemma-3-12b, 8 full and 40 sliding layers: blocks of 8 layers, 1 + 5 tables, no padding.
     """
     if len(g.groups) == 1:
-        return _layout(g, kv_dtype, block_size, len(g.groups[0].layers))
+        return _layout(g, kv_dtype, block_size, kv_scales, len(g.groups[0].layers))
     widths = range(1, max(len(group.layers) for group in g.groups) + 1)
     few = [w for w in widths if _pieces_at(g, w) <= max(MOST_PIECES, len(g.groups))]
-    layouts = (_layout(g, kv_dtype, block_size, width) for width in few)
+    layouts = (_layout(g, kv_dtype, block_size, kv_scales, width) for width in few)
     return min(layouts, key=lambda x: (x.sequence_blocks(g.max_context) * x.block_bytes, len(x.pieces)))
 
 
@@ -162,9 +166,9 @@ def mean_sequence_blocks(layout: PoolLayout, lengths: Iterable[int], chunk: int 
     return Fraction(sum(needs), len(needs))
 
 
-def _token_bytes(group: LayerGroup, kv_dtype: str) -> Fraction:
-    dtype = storage_dtype(kv_dtype)
-    scales = group.kv_heads * dtype.scale_bytes * (2 if group.v_head_dim else 1)
+def _token_bytes(group: LayerGroup, kv_dtype: str, kv_scales: str) -> Fraction:
+    dtype, in_block = storage_dtype(kv_dtype), scales_per_token(kv_scales)
+    scales = in_block * group.kv_heads * dtype.scale_bytes * (2 if group.v_head_dim else 1)
     return group.elements_per_token_and_layer * dtype.bytes_per_element + scales
 
 
@@ -172,14 +176,14 @@ def _pieces_at(g: ModelGeometry, width: int) -> int:
     return sum(-(-len(group.layers) // width) for group in g.groups)
 
 
-def _layout(g: ModelGeometry, kv_dtype: str, block_size: int, width: int) -> PoolLayout:
+def _layout(g: ModelGeometry, kv_dtype: str, block_size: int, kv_scales: str, width: int) -> PoolLayout:
     pieces: list[Piece] = []
     for group in g.groups:
-        layer = layer_block_bytes(group, kv_dtype, block_size)
+        layer = layer_block_bytes(group, kv_dtype, block_size, kv_scales)
         for start in range(0, len(group.layers), width):
             layer_ids = group.layers[start : start + width]
             pieces.append(Piece(group, len(layer_ids), len(layer_ids) * layer, layer_ids))
-    widest = max(layer_block_bytes(group, kv_dtype, block_size) for group in g.groups)
+    widest = max(layer_block_bytes(group, kv_dtype, block_size, kv_scales) for group in g.groups)
     return PoolLayout(width * widest, block_size, width, tuple(pieces))
 
 

@@ -78,7 +78,7 @@ def build(kernel: KernelSettings, device: str, seed: int) -> KernelSetup:
     geometry = one_layer(kernel)
     per_sequence = -(-kernel.context // kernel.block_size)
     num_blocks = per_sequence * kernel.batch
-    store = KVStore(geometry, kernel.kv_dtype, kernel.block_size, num_blocks, device=device)
+    store = KVStore(geometry, kernel.kv_dtype, kernel.block_size, num_blocks, device=device, kv_layout=kernel.kv_layout)
     rng = np.random.default_rng(seed)
     tables = (rng.permutation(num_blocks) + 1).astype(np.int32).reshape(kernel.batch, per_sequence)
     generator = torch.Generator().manual_seed(seed)

@@ -28,6 +28,9 @@ class EngineSettings(Settings):
     kv_dtype: KvDtype = "fp32"
     """Stored form of K and V; int8 and fp8 carry a float32 scale per token and head inside the block."""
 
+    kv_layout: Literal["hnd", "nhd"] = "hnd"
+    """Order within a block: `hnd` keeps the tokens of a head together, `nhd` the heads of a token."""
+
     kv_memory: BytesOrAuto = "auto"
     """Device memory for KV, bytes (`"64MiB"`) or `auto`: resolved once per run from free memory, the same for every
     case."""

@@ -36,6 +36,8 @@ class KernelSettings(Settings):
     """Tokens per block of KV."""
     kv_dtype: KvDtype = "fp32"
     """Stored form of K and V."""
+    kv_layout: Literal["hnd", "nhd"] = "hnd"
+    """Order within a block: heads, then tokens (`hnd`), or tokens, then heads (`nhd`)."""
     batch: Count = 8
     """Sequences."""
     context: Count = 1024

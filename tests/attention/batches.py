@@ -11,6 +11,7 @@ from kvbench.engine.attention.rule import PLAIN, ScoreRule
 from kvbench.engine.batch import StepBatch
 from kvbench.engine.kvstore.codec import decode, encode
 from kvbench.engine.kvstore.layout import ELEMENTS
+from kvbench.engine.kvstore.scales import TensorScales
 from kvbench.engine.kvstore.store import KVStore
 from kvbench.geometry.model import GroupKind, LatentShape, LayerGroup, ModelGeometry
 
@@ -88,6 +89,8 @@ def paged(
     window: int | None = None,
     is_latent: bool = False,
     rule: ScoreRule = PLAIN,
+    kv_layout: str = "hnd",
+    tensor_scales: TensorScales | None = None,
 ) -> Paged:
     """A poisoned store with the contexts written. `heads` = (query, KV), `dims` = (K, V); `queries[s]` query tokens at
     the end of context s, all 1 by default; sequences with one query come first and are decodes. Of a window layer only
@@ -97,7 +100,7 @@ def paged(
     queries = queries or [1] * len(contexts)
     num_blocks = sum(-(-context // block_size) for context in contexts) + NULL_AND_SPARE
     geometry = one_latent_layer(*dims) if is_latent else one_layer(heads[1], *dims, window=window)
-    store = KVStore(geometry, kv_dtype, block_size, num_blocks)
+    store = KVStore(geometry, kv_dtype, block_size, num_blocks, kv_layout=kv_layout, tensor_scales=tensor_scales)
     poison(store)
     tables = random_tables(contexts, block_size, num_blocks, rng)
     keys = [torch.randn((n, heads[1], dims[0]), generator=generator) for n in contexts]
@@ -124,9 +127,9 @@ def step_batch(tables: np.ndarray, contexts: list[int], queries: list[int], bloc
     )
 
 
-def as_stored(x: torch.Tensor, kv_dtype: str) -> torch.Tensor:
+def as_stored(x: torch.Tensor, kv_dtype: str, tensor_scale: float | None = None) -> torch.Tensor:
     """What the store keeps of x, without the store."""
-    return decode(*encode(x, ELEMENTS[kv_dtype]))
+    return decode(*encode(x, ELEMENTS[kv_dtype], tensor_scale), tensor_scale)
 
 
 def reference(case: Paged, kv_dtype: str | None = None) -> torch.Tensor:
@@ -136,7 +139,9 @@ def reference(case: Paged, kv_dtype: str | None = None) -> torch.Tensor:
     group = case.q.shape[1] // case.store.geometry.kv_heads
     for s, (k, v) in enumerate(zip(case.keys, case.values, strict=True)):
         if kv_dtype is not None:
-            k, v = as_stored(k, kv_dtype), as_stored(v, kv_dtype) if v.shape[-1] else v
+            scales = case.store.tensor_scales
+            k = as_stored(k, kv_dtype, scales and scales.k[0])
+            v = as_stored(v, kv_dtype, scales and scales.v[0]) if v.shape[-1] else v
         if case.store.geometry.latent is not None:
             v = k[..., : case.store.geometry.latent.kv_lora_rank]
         k, v = (x.double().repeat_interleave(group, dim=1) for x in (k, v))

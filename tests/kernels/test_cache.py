@@ -23,7 +23,7 @@ from kvbench_kernels.gather_numba import gather
 pool = np.arange(32, dtype=np.float32)
 out = np.zeros((1, 4, 2), np.float32)
 before = kvbench_kernels.compiled_variants()
-gather(pool, None, np.array([1], np.int32), 0, out, out.copy(), 4, 16, 8, 16, 0, 0, 1)
+gather(pool, None, np.array([1], np.int32), 0, out, out.copy(), 4, 16, 8, 16, 0, 0, 4, 1, 1)
 hits = sum(gather.stats.cache_hits.values())
 print(out[0, 0, 0], hits, kvbench_kernels.compiled_variants() - before, folder.name)
 """

@@ -56,6 +56,7 @@ def run(form, k_dim, v_dim, block_size, context, window):
     q = at_the_edge(np.ones((1, heads * group, k_dim), np.float32))
     out = at_the_edge(np.full((1, heads * group, v_dim), np.nan, np.float32))
     layout = (block_size, block // size, tokens * k_dim, v_dim, block // 4, first_scale, first_scale + tokens)
+    layout += (block_size, 1) if block_size % 2 else (1, heads)
     decode(q, pool.view(dtype), scales, table, lengths, sinks, out, window, 0.1, 0.0, heads, k_dim, v_dim, *layout, 1)
     assert (out == 0).all()
     k = at_the_edge(np.full((heads, context - first, k_dim), np.nan, np.float32))

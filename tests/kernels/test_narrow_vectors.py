@@ -33,6 +33,7 @@ for heads, group, k_dim, v_dim in ((1, 1, 64, 64), (2, 7, 24, 40), (1, 15, 5, 9)
     q = rng.standard_normal((4, heads * group, k_dim)).astype(np.float32)
     out = np.full((4, heads * group, v_dim), np.nan, np.float32)
     layout = (block_size, block, tokens * k_dim, v_dim, block // 4, scales_at, scales_at + tokens)
+    layout += (block_size, 1)
     args = (q, pool.view(np.int8), pool.view(np.float32), table, lengths)
     for window, cap, sinks in ((2**62, 0.0, out[0, :0, 0]), (50, 3.0, q[1, :, 0])):
         rule = (window, k_dim**-0.5, cap)

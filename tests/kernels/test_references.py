@@ -30,6 +30,7 @@ def test_decode_and_gather_agree_with_their_pages(kv_dtype: str, name: str) -> N
     view = case.store.layers[0]
     y = view.layout
     offsets = (y.block_size, y.block_elements, y.v_base, y.block_scales, y.k_scale_base, y.v_scale_base)
+    offsets += (y.head_rows, y.token_rows)
     tables, lengths = case.batch.block_tables[0], case.batch.context_lengths
     dims = (y.kv_heads, y.k_dim, y.v_dim)
     sinks = np.empty(0, np.float32) if rule.sinks is None else rule.sinks.numpy()

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from kvbench.engine.kvstore.codec import decode, encode
-from kvbench.engine.kvstore.layout import ELEMENTS, block_layout
+from kvbench.engine.kvstore.layout import ELEMENTS, StoredForm, block_layout
 from kvbench.engine.kvstore.reading_writing import TorchIO
 from kvbench.engine.kvstore.store import KVStore
 from kvbench.errors import InternalError, UsageError
@@ -191,7 +191,7 @@ def test_no_byte_of_a_block_has_two_uses(kv_dtype: str, shape: tuple[int, int, i
         assert (part == mark).all()
     used = sum(part.numel() * part.element_size() for part in parts)
     assert used <= store.pool.bytes.numel() < used + 3 * (16 + 4)
-    assert block_layout(store.geometry.groups[0], kv_dtype, block_size) == view.layout
+    assert block_layout(store.geometry.groups[0], StoredForm(kv_dtype, block_size)) == view.layout
 
 
 def test_a_dtype_that_cannot_be_stored_is_refused() -> None:

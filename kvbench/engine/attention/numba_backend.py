@@ -46,6 +46,8 @@ class NumbaAttention:
         out = torch.empty((*q.shape[:2], view.layout.v_dim))
         if staged.num_decodes:
             self._decode(q[: staged.num_decodes], view, group, rule, out)
+            if view.v_tensor_scale is not None:
+                out[: staged.num_decodes] *= view.v_tensor_scale
         for piece in staged.pieces:
             rows = slice(piece.start, piece.end)
             k, v = store.gather(layer, self._rows[group][piece.sequence], piece.length, piece.first_seen(window))
@@ -64,7 +66,7 @@ class NumbaAttention:
             _NO_SINKS if rule.sinks is None else rule.sinks.numpy(),
             out.numpy(),
             self._no_window if window is None else window,
-            rule.scale_for(layout.k_dim),
+            rule.scale_for(layout.k_dim) * (view.k_tensor_scale or 1.0),
             rule.soft_cap,
             layout.kv_heads,
             layout.k_dim,
@@ -76,5 +78,7 @@ class NumbaAttention:
             layout.block_scales,
             layout.k_scale_base,
             layout.v_scale_base,
+            layout.head_rows,
+            layout.token_rows,
             self._parts(self._staged.decode_tokens[group] * layout.kv_heads * row),
         )

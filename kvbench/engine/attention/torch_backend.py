@@ -70,8 +70,8 @@ def _decode(q: Tensor, tables: Tensor, lengths: Tensor, view: LayerView, rule: S
     blocks = tables.gather(1, places.long()).long()
     position = first_block[:, None] * size + torch.arange(width * size, device=q.device)
     is_seen = (position >= first[:, None]) & (position < lengths[:, None])
-    k = _padded(view.k, view.k_scale, blocks, is_seen)
-    v = _padded(view.v, view.v_scale, blocks, is_seen)
+    k = _padded(view.k, view.k_scale, view.k_tensor_scale, blocks, is_seen)
+    v = _padded(view.v, view.v_scale, view.v_tensor_scale, blocks, is_seen)
     grouped = q.float().unflatten(1, (view.layout.kv_heads, -1))
     attended = _attend(grouped, k, v, is_seen[:, None, None, :], rule)
     is_empty = (lengths == 0)[:, None, None, None]
@@ -87,8 +87,10 @@ def _attend(q: Tensor, k: Tensor, v: Tensor, is_seen: Tensor, rule: ScoreRule) -
     return weigh(q, k, v, mask, rule, sinks)
 
 
-def _padded(stored: Tensor, scales: Tensor | None, blocks: Tensor, is_seen: Tensor) -> Tensor:
+def _padded(
+    stored: Tensor, scales: Tensor | None, tensor_scale: float | None, blocks: Tensor, is_seen: Tensor
+) -> Tensor:
     """`[S, kv_heads, width · block_size, d]` float32, zero where nothing is seen."""
-    elements = stored[blocks].transpose(1, 2).flatten(2, 3)
+    elements = stored[blocks].contiguous().transpose(1, 2).flatten(2, 3)
     scale = None if scales is None else scales[blocks].transpose(1, 2).flatten(2, 3)
-    return torch.where(is_seen[:, None, :, None], decode(elements, scale), 0.0)
+    return torch.where(is_seen[:, None, :, None], decode(elements, scale, tensor_scale), 0.0)

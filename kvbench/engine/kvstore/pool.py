@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from kvbench.engine.kvstore.layout import BlockLayout, block_layout
+from kvbench.engine.kvstore.layout import BlockLayout, StoredForm, block_layout
 from kvbench.geometry.memory import pool_layout
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from kvbench.engine.kvstore.scales import TensorScales
     from kvbench.geometry.model import ModelGeometry
 
 _BIT_FORMS: dict[torch.dtype, Any] = {
@@ -32,8 +33,9 @@ _BIT_FORMS: dict[torch.dtype, Any] = {
 @dataclass(frozen=True, slots=True)
 class LayerView:
     """One layer's blocks. `k` and `v` are `[num_blocks + 1, kv_heads, block_size, d]` in the stored dtype, the scales
-    `[num_blocks + 1, kv_heads, block_size]`; `flat` and `flat_scales` are the same memory as 1-D numpy arrays (CPU).
-    A latent layer's `v` is a part of its `k`, with K's scales."""
+    `[num_blocks + 1, kv_heads, block_size]`, whatever their order in memory; `flat` and `flat_scales` are that memory
+    as 1-D numpy arrays (CPU). A latent layer's `v` is a part of its `k`, with K's scales. Elements were divided by
+    `k_tensor_scale` and `v_tensor_scale`, None for none, before they were stored."""
 
     layout: BlockLayout
     k: Tensor
@@ -42,6 +44,8 @@ class LayerView:
     v_scale: Tensor | None
     flat: np.ndarray[Any, Any] | None
     flat_scales: np.ndarray[Any, Any] | None
+    k_tensor_scale: float | None = None
+    v_tensor_scale: float | None = None
 
 
 class BlockPool:
@@ -53,17 +57,23 @@ class BlockPool:
     """
 
     def __init__(
-        self, geometry: ModelGeometry, kv_dtype: str, block_size: int, num_blocks: int, device: torch.device
+        self,
+        geometry: ModelGeometry,
+        form: StoredForm,
+        num_blocks: int,
+        device: torch.device,
+        tensor_scales: TensorScales | None = None,
     ) -> None:
-        pool = pool_layout(geometry, kv_dtype, block_size)
+        pool = pool_layout(geometry, form.kv_dtype, form.block_size, form.kv_scales)
         row_bytes = pool.block_bytes // pool.layers_per_block
         latent_rank = geometry.latent.kv_lora_rank if geometry.latent else 0
-        layouts = [block_layout(p.group, kv_dtype, block_size, row_bytes, latent_rank) for p in pool.pieces]
+        layouts = [block_layout(piece.group, form, row_bytes, latent_rank) for piece in pool.pieces]
         self.bytes = allocate((pool.layers_per_block, num_blocks + 1, row_bytes), device)
         views: dict[int, tuple[int, LayerView]] = {}
         for index, (piece, layout) in enumerate(zip(pool.pieces, layouts, strict=True)):
             for plane, layer in enumerate(piece.layer_ids):
-                views[layer] = index, _layer_view(layout, self.bytes[plane])
+                scales = None if tensor_scales is None else (tensor_scales.k[layer], tensor_scales.v[layer])
+                views[layer] = index, _layer_view(layout, self.bytes[plane], scales)
         self.pieces = pool.pieces
         self.piece_of_layer = [views[layer][0] for layer in range(geometry.num_layers)]
         self.layers = [views[layer][1] for layer in range(geometry.num_layers)]
@@ -80,9 +90,10 @@ def allocate(shape: tuple[int, ...], device: torch.device) -> Tensor:
     return torch.from_numpy(np.frombuffer(memory, dtype=np.uint8)).view(shape)
 
 
-def _layer_view(layout: BlockLayout, layer: Tensor) -> LayerView:
+def _layer_view(layout: BlockLayout, layer: Tensor, tensor_scales: tuple[float, float] | None) -> LayerView:
     elements = layer.view(layout.element)
-    scales = layer.view(torch.float32) if layout.is_quantised else None
+    scales = layer.view(torch.float32) if layout.has_scales else None
+    k_tensor_scale, v_tensor_scale = tensor_scales or (None, None)
     on_cpu = layer.device.type == "cpu"
     flat = layer.view(-1).numpy() if on_cpu else None
     k = _part(layout, elements, 0, layout.k_dim)
@@ -94,11 +105,15 @@ def _layer_view(layout: BlockLayout, layer: Tensor) -> LayerView:
         v_scale=None if scales is None else _part(layout, scales, layout.v_scale_base, 1).squeeze(-1),
         flat=None if flat is None else flat.view(_BIT_FORMS[layout.element]),
         flat_scales=None if flat is None or scales is None else flat.view(np.float32),
+        k_tensor_scale=k_tensor_scale,
+        v_tensor_scale=k_tensor_scale if layout.is_latent else v_tensor_scale,
     )
 
 
 def _part(layout: BlockLayout, blocks: Tensor, base: int, size: int) -> Tensor:
     """`[blocks, kv_heads, block_size, size]` of the elements from `base` on."""
     heads, tokens = layout.kv_heads, layout.block_size
-    end = base + heads * tokens * size
-    return blocks[:, base:end].unflatten(1, (heads, tokens, size))
+    part = blocks[:, base : base + heads * tokens * size]
+    if layout.token_rows == 1:
+        return part.unflatten(1, (heads, tokens, size))
+    return part.unflatten(1, (tokens, heads, size)).transpose(1, 2)

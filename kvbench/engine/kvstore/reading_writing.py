@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import torch
 
-from kvbench.engine.kvstore.codec import decode, encode
+from kvbench.engine.kvstore.codec import decode, divided, encode
 from kvbench.errors import InternalError
 
 if TYPE_CHECKING:
@@ -37,9 +37,9 @@ class TorchIO:
         size = view.layout.block_size
         block = torch.div(slots, size, rounding_mode="floor")
         place = slots - block * size
-        parts = ((k, view.k, view.k_scale), (v, view.v, view.v_scale))
-        for x, stored, scales in parts[:1] if view.layout.is_latent else parts:
-            elements, scale = encode(x, view.layout.element)
+        parts = ((k, view.k, view.k_scale, view.k_tensor_scale), (v, view.v, view.v_scale, view.v_tensor_scale))
+        for x, stored, scales, tensor_scale in parts[:1] if view.layout.is_latent else parts:
+            elements, scale = encode(x, view.layout.element, tensor_scale)
             stored[block, :, place] = elements
             if scales is not None and scale is not None:
                 scales[block, :, place] = scale
@@ -48,14 +48,17 @@ class TorchIO:
         size = view.layout.block_size
         blocks = table[start // size : -(-end // size)].long()
         tokens = slice(start % size, start % size + end - start)
-        return _joined(view.k, view.k_scale, blocks, tokens), _joined(view.v, view.v_scale, blocks, tokens)
+        return (
+            _joined(view.k, view.k_scale, view.k_tensor_scale, blocks, tokens),
+            _joined(view.v, view.v_scale, view.v_tensor_scale, blocks, tokens),
+        )
 
 
-def _joined(stored: Tensor, scales: Tensor | None, blocks: Tensor, tokens: slice) -> Tensor:
+def _joined(stored: Tensor, scales: Tensor | None, tensor_scale: float | None, blocks: Tensor, tokens: slice) -> Tensor:
     """Blocks one after the other, head by head."""
-    elements = stored[blocks].transpose(0, 1).flatten(1, 2)[:, tokens]
+    elements = stored[blocks].contiguous().transpose(0, 1).flatten(1, 2)[:, tokens]
     scale = None if scales is None else scales[blocks].transpose(0, 1).flatten(1, 2)[:, tokens]
-    return decode(elements, scale)
+    return decode(elements, scale, tensor_scale)
 
 
 class NumbaIO:
@@ -69,8 +72,8 @@ class NumbaIO:
     def write(self, view: LayerView, k: Tensor, v: Tensor, slots: Tensor) -> None:
         layout = view.layout
         bad = self._write(
-            k.float().contiguous().numpy(),
-            v.float().contiguous().numpy(),
+            divided(k, view.k_tensor_scale).contiguous().numpy(),
+            divided(v, view.v_tensor_scale).contiguous().numpy(),
             view.flat,
             view.flat_scales,
             slots.contiguous().numpy(),
@@ -80,6 +83,8 @@ class NumbaIO:
             layout.block_scales,
             layout.k_scale_base,
             layout.v_scale_base,
+            layout.head_rows,
+            layout.token_rows,
             self._parts(k.numel() + v.numel()),
         )
         if bad >= 0:
@@ -102,6 +107,11 @@ class NumbaIO:
             layout.block_scales,
             layout.k_scale_base,
             layout.v_scale_base,
+            layout.head_rows,
+            layout.token_rows,
             self._parts(k.numel() + v.numel()),
         )
+        for x, tensor_scale in ((k, view.k_tensor_scale), (v, view.v_tensor_scale)):
+            if tensor_scale is not None:
+                x *= tensor_scale
         return k, k[..., : layout.v_dim] if layout.is_latent else v

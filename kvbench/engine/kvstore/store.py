@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import torch
 
+from kvbench.engine.kvstore.layout import StoredForm
 from kvbench.engine.kvstore.pool import BlockPool, allocate
 from kvbench.engine.kvstore.reading_writing import BlockIO, NumbaIO, TorchIO
 from kvbench.engine.kvstore.transfer import BlockMover, TransferResult
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from kvbench.cache.types import Transfers
+    from kvbench.engine.kvstore.scales import TensorScales
     from kvbench.geometry.model import ModelGeometry
 
 _T = TypeVar("_T")
@@ -29,7 +31,8 @@ _T = TypeVar("_T")
 class KVStore:
     """K and V of all layers in `num_blocks` usable blocks of `block_size` tokens, and `host_blocks` in host memory.
 
-    `CannotRunError` when the memory cannot be had.
+    With `tensor_scales` a narrow KV dtype has these and none in its blocks. `kv_layout` is hnd or nhd, see
+    `kvstore/layout.py`. `CannotRunError` when the memory cannot be had.
     """
 
     def __init__(
@@ -41,12 +44,16 @@ class KVStore:
         *,
         host_blocks: int = 0,
         device: str | torch.device = "cpu",
+        kv_layout: str = "hnd",
+        tensor_scales: TensorScales | None = None,
     ) -> None:
+        self.form = StoredForm(kv_dtype, block_size, _kind_of_scales(tensor_scales), kv_layout)
+        self.tensor_scales = tensor_scales
         self.geometry, self.kv_dtype = geometry, canonical_dtype(kv_dtype)
         self.block_size, self.num_blocks, self.host_blocks = block_size, num_blocks, host_blocks
         self.device = torch.device(device)
         self.pool = _allocated(
-            lambda: BlockPool(geometry, kv_dtype, block_size, num_blocks, self.device),
+            lambda: BlockPool(geometry, self.form, num_blocks, self.device, tensor_scales),
             f"{num_blocks} KV blocks on {device}",
         )
         self.hosts = _allocated(self._host_tier, f"{host_blocks} KV blocks in host memory")
@@ -94,6 +101,11 @@ class KVStore:
         if self.device.type == "cuda":
             return [torch.zeros(shape, dtype=torch.uint8, pin_memory=True)]
         return [allocate(shape, self.device)]
+
+
+def _kind_of_scales(tensor_scales: TensorScales | None) -> str:
+    """As far as a block cares: its scales are in it, or they are not."""
+    return "token-head" if tensor_scales is None else "tensor-absmax"
 
 
 def _allocated(make: Callable[[], _T], what: str) -> _T:
