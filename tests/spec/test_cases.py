@@ -107,6 +107,7 @@ DECIDING: list[tuple[str, Any, dict[str, Any]]] = [
     ("model.seed", 1, {}),
     ("engine.block_size", 8, {}),
     ("engine.kv_dtype", "bf16", {}),
+    ("engine.kv_layout", "nhd", {}),
     ("engine.kv_memory", "1MiB", {}),
     ("engine.max_sequences", 3, {}),
     ("engine.max_batch_tokens", 3, {}),
@@ -168,6 +169,7 @@ DECIDING: list[tuple[str, Any, dict[str, Any]]] = [
     ("workload.seed", 1, {}),
     ("kernel.block_size", 8, {}),
     ("kernel.kv_dtype", "bf16", {}),
+    ("kernel.kv_layout", "nhd", {}),
     ("kernel.batch", 3, {}),
     ("kernel.context", 3, {}),
     ("kernel.query_heads", 4, {}),
@@ -266,7 +268,9 @@ def test_columns_are_last_parts_where_unique_else_whole_keys() -> None:
     for key in all_keys():
         by_column.setdefault(column(key), set()).add(key)
     shared = {frozenset(keys) for keys in by_column.values() if len(keys) > 1}
-    assert shared == {frozenset({f"engine.{x}", f"kernel.{x}"}) for x in ("block_size", "kv_dtype", "attention")}
+    assert shared == {
+        frozenset({f"engine.{x}", f"kernel.{x}"}) for x in ("block_size", "kv_dtype", "kv_layout", "attention")
+    }
 
 
 def test_labels_and_axis_cells_are_for_people() -> None:
