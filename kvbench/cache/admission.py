@@ -4,7 +4,7 @@ Blocks of an admitted row, per layer group, as half-open ranges of logical block
 
     [0, d)        device hits: one reference more on a published block
     [d, h)        host hits: a new block each, published at once, in transfer until the promotion is complete
-    [h, held)     new blocks, private until they are full and computed
+    [h, held)     new blocks, private until they are full and computed; the first may begin as a copy (partial.py)
     [held, t)     promised: no block yet, but counted out of the supply
 
 h is the same in all groups, the least of what each of them found (E51).
@@ -13,10 +13,11 @@ h is the same in all groups, the least of what each of them found (E51).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from kvbench.cache.partial import NO_PARTIAL, PartialHit, copy_fronts, find_partial, hold_sources
 from kvbench.cache.prefix import NO_BLOCKS
 from kvbench.cache.types import Admission, Int32s, Int64s, Plan
 from kvbench.errors import InternalError
@@ -43,13 +44,22 @@ class GroupHits:
         self.device = self.device[:blocks]
 
 
-@dataclass(frozen=True, slots=True)
+class _Wanted(NamedTuple):
+    """What the caller asks for: tokens with slots, tokens promised, blocks for forks."""
+
+    hold: int
+    promise: int
+    fork_blocks: int
+
+
+@dataclass(slots=True)
 class AdmissionDetail:
     groups: list[GroupHits]
     hit_blocks: int
-    promised: int
-    target: int
+    partial: PartialHit
     readmission: bool
+    promised: int = 0
+    target: int = 0
 
 
 _MISS = GroupHits(NO_BLOCKS, [], np.zeros(0, dtype=bool))
@@ -60,30 +70,42 @@ def plan_admission(
 ) -> Plan:
     """See `CacheManager.plan`. Reads only."""
     _check_lengths(books, content, hold, promise)
+    wanted = _Wanted(hold, promise, fork_blocks)
     groups, hit_blocks = _look_up(books, content) if books.caching else ([_MISS] * books.num_groups, 0)
-    cached_tokens = hit_blocks * books.block_size
-    hold = max(hold, cached_tokens)
+    if books.reuses_fronts:
+        parents = [_content_before(books, content, hits) for hits in groups]
+        partial = find_partial(books, content, hit_blocks, parents)
+        plan = _counted(books, content, wanted, epoch, AdmissionDetail(groups, hit_blocks, partial, readmission))
+        if plan.fits or not partial.tokens:
+            return plan
+    return _counted(books, content, wanted, epoch, AdmissionDetail(groups, hit_blocks, NO_PARTIAL, readmission))
+
+
+def _counted(books: Books, content: Content, wanted: _Wanted, epoch: int, detail: AdmissionDetail) -> Plan:
+    """What the hits leave to be taken, and whether it is there."""
+    cached_tokens = detail.hit_blocks * books.block_size + detail.partial.tokens
+    hold = max(wanted.hold, cached_tokens)
     held = books.tables.blocks_for(hold)
-    from_device = revived = 0
-    for group in groups:
+    from_device, revived = 0, detail.partial.revived
+    for group in detail.groups:
         from_device += len(group.device)
         revived += int(np.count_nonzero(group.was_cached))
     new = books.num_groups * held - from_device
-    target = books.num_groups * books.tables.blocks_for(promise)
-    promised = max(0, target - books.num_groups * held) + fork_blocks
-    shortfall = new + promised + revived - books.supply()
+    detail.target = books.num_groups * books.tables.blocks_for(wanted.promise)
+    detail.promised = max(0, detail.target - books.num_groups * held) + wanted.fork_blocks
+    shortfall = new + detail.promised + revived - books.supply()
     return Plan(
         content=content,
         fits=shortfall <= 0,
         cached_tokens=cached_tokens,
         hold_tokens=hold,
-        promise_tokens=promise,
+        promise_tokens=wanted.promise,
         new_blocks=new,
-        promote_blocks=books.num_groups * hit_blocks - from_device,
+        promote_blocks=books.num_groups * detail.hit_blocks - from_device,
         evict_blocks=max(0, new - books.pool.free),
         shortfall_blocks=max(0, shortfall),
         epoch=epoch,
-        detail=AdmissionDetail(groups, hit_blocks, promised, target, readmission),
+        detail=detail,
     )
 
 
@@ -94,6 +116,8 @@ def commit_admission(books: Books, plan: Plan) -> Admission:
         raise InternalError("this plan was not made by the paged manager")
     row = books.tables.open(plan.content, plan.hold_tokens)
     _pin_hits(books, detail, plan.content.priority)
+    if detail.partial.tokens:
+        hold_sources(books, detail.partial)
     blocks = books.take(plan.new_blocks)
     used = 0
     for group, hits in enumerate(detail.groups):
@@ -105,6 +129,8 @@ def commit_admission(books: Books, plan: Plan) -> Admission:
     books.tables.promise(row, detail.target, detail.promised)
     if plan.promote_blocks:
         _promote(books, row, detail)
+    if detail.partial.tokens:
+        copy_fronts(books, row, detail.hit_blocks, detail.partial)
     if books.caching:
         _count(books, plan, detail.readmission)
     return Admission(row, plan.cached_tokens, plan.promote_blocks // books.num_groups * books.block_size)
@@ -139,6 +165,15 @@ def _look_up(books: Books, content: Content) -> tuple[list[GroupHits], int]:
         if books.pool.in_transfer:
             hits.was_cached &= books.pool.pins.take(hits.device) == 0
     return groups, common
+
+
+def _content_before(books: Books, content: Content, hits: GroupHits) -> int:
+    """The content id behind which the first block without a hit comes."""
+    if books.host is not None and hits.host:
+        return int(books.host.content_ids[hits.host[-1]])
+    if len(hits.device):
+        return int(books.pool.content_ids[hits.device[-1]])
+    return books.labels.root_id(content.salt)
 
 
 def _find_on_host(books: Books, group: int, keys: list[bytes], tokens: Int32s, device: Int64s, root: int) -> list[int]:

@@ -20,6 +20,7 @@ from kvbench.cache.eviction.policy import make_policy
 from kvbench.cache.host_tier import HostTier
 from kvbench.cache.pool import BlockPool
 from kvbench.cache.prefix import Labels, make_index
+from kvbench.cache.siblings import Siblings
 from kvbench.cache.tables import BlockTables
 from kvbench.cache.tier_order import make_tier_order
 from kvbench.cache.types import CacheStats, Int64s, Transfers
@@ -46,8 +47,12 @@ class Books:
             for group in range(self.num_groups)
         ]
         self.host = self._host_tier(settings) if settings.host_blocks else None
+        self.reuses_fronts = settings.partial_block_reuse and self.caching
         for index in self.indexes:
             index.lower_tier = self.host
+            index.siblings = Siblings() if self.reuses_fronts else None
+        self.arriving: set[int] = set()
+        """Device blocks that a promotion still writes"""
         self.pending = Transfers()
         self.parked: list[Int64s] = []
         self.totals = CacheStats(blocks_total=settings.num_blocks, host_blocks_total=settings.host_blocks)
@@ -94,11 +99,13 @@ class Books:
         self.pending.promote_host.append(host_block)
         self.pending.promote_device.append(device_block)
         self.pool.pin(device_block)
+        self.arriving.add(device_block)
         self.totals.promoted_blocks += 1
 
     def complete(self, transfers: Transfers) -> None:
         for host_block in (*transfers.offload_host, *transfers.promote_host):
             self._host().unpin(host_block)
+        self.arriving.difference_update(transfers.promote_device)
         for block in (*transfers.promote_device, *transfers.copy_source, *transfers.copy_destination):
             if self.pool.unpin(block):
                 self.policy.add(np.array([block]))

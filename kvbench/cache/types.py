@@ -45,6 +45,7 @@ class CacheSettings:
     allocator: str = "paged"
     prefix_cache: str = "none"
     hash_function: str = "xxh3-128"
+    partial_block_reuse: bool = False
     eviction: str = "lru"
     lrc_alpha: float = 1.0
     lrc_beta: float = 1.0

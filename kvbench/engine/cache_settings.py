@@ -25,6 +25,7 @@ def cache_settings(g: ModelGeometry, settings: EngineSettings, sizes: Sizes, wei
         allocator=settings.allocator,
         prefix_cache=settings.prefix_cache,
         hash_function=settings.hash_function,
+        partial_block_reuse=settings.partial_block_reuse,
         eviction=settings.eviction,
         lrc_alpha=settings.lrc_alpha,
         lrc_beta=settings.lrc_beta,

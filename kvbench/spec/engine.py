@@ -66,6 +66,10 @@ class EngineSettings(Settings):
     """Digest of the prefix cache; hits compare tokens as well, so xxh3-128 is safe against collisions. `radix` needs
     digests for lower tiers only."""
 
+    partial_block_reuse: bool = False
+    """Reuse also the front of a block in which a prompt parts from all others: the block is copied, and what is cached
+    is no multiple of `block_size` any more."""
+
     eviction: Literal["lru", "fifo", "lfu", "lrc", "lrc-age", "priority"] = "lru"
     """Which cached, unreferenced block loses its contents first, children before parents under every policy.
     `lru`: least recently used. `fifo`: first published. `lfu`: fewest hits. `lrc`: fewest references (cached

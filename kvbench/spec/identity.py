@@ -34,7 +34,11 @@ RULES: dict[str, tuple[Moot, ...]] = {
     "model": (Moot(("seed",), 'model.weights is "checkpoint"', lambda m: m.weights == "checkpoint"),),
     "engine": (
         Moot(("host_memory", "host_eviction"), 'engine.offload is "none"', lambda e: e.offload == "none"),
-        Moot(("hash_function", "eviction"), 'engine.prefix_cache is "none"', lambda e: e.prefix_cache == "none"),
+        Moot(
+            ("hash_function", "eviction", "partial_block_reuse"),
+            'engine.prefix_cache is "none"',
+            lambda e: e.prefix_cache == "none",
+        ),
         Moot(
             ("hash_function",),
             'engine.prefix_cache is "radix" and engine.offload is "none"',

@@ -27,7 +27,7 @@ from kvbench.sweep import resolve
 from kvbench.sweep.code_digest import cost_model_digest, engine_digest, kernel_digest
 from kvbench.sweep.labels import labels
 from kvbench.workload.build import Workload, build_workload
-from kvbench.workload.sharing import explainable_hit_tokens
+from kvbench.workload.sharing import explainable_hit_tokens, explainable_tokens_inside_blocks
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +170,7 @@ class _Planner:
     def __init__(self, plan: SweepPlan) -> None:
         self._plan = plan
         self._workloads: dict[tuple[str, int], Workload] = {}
-        self._explained: dict[tuple[str, int], int] = {}
+        self._explained: dict[tuple[str, int, bool], int] = {}
         self._checked: set[tuple[str, str]] = set()
 
     def plan(self, case: Case, label: str) -> PlannedCase:
@@ -313,9 +313,10 @@ class _Planner:
     def _explain(self, workload: Workload, engine: EngineSettings, geometry: ModelGeometry) -> int:
         if engine.prefix_cache == "none":
             return 0
-        key = (workload.digest, engine.block_size)
+        key = (workload.digest, engine.block_size, engine.partial_block_reuse)
         if key not in self._explained:
-            self._explained[key] = explainable_hit_tokens(workload, engine.block_size, geometry.vocab_size)
+            explain = explainable_tokens_inside_blocks if engine.partial_block_reuse else explainable_hit_tokens
+            self._explained[key] = explain(workload, engine.block_size, geometry.vocab_size)
         return self._explained[key]
 
 

@@ -192,6 +192,10 @@ def _cache_settings(scenario: Scenario, settings: EngineSettings) -> CacheSettin
         allocator=settings.allocator,
         prefix_cache=settings.prefix_cache,
         hash_function=WEAK if scenario.weak_hash else settings.hash_function,
+        partial_block_reuse=settings.partial_block_reuse,
         eviction=settings.eviction,
+        lrc_alpha=settings.lrc_alpha,
+        lrc_beta=settings.lrc_beta,
         host_blocks=scenario.host_blocks,
+        host_eviction=settings.host_eviction,
     )

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 _CHANCE = 1e-6
 """Below this probability, equal tokens in different streams are not looked for."""
+_MOST_TOKENS = 2_000_000
+"""Of a workload that is looked at token by token."""
 
 
 def explainable_hit_tokens(workload: Workload, block_size: int, vocab_size: int | None = None) -> int:
@@ -34,6 +36,17 @@ def explainable_hit_tokens(workload: Workload, block_size: int, vocab_size: int 
     if vocab_size is not None and _chance_of_equal_blocks(shared, block_size, vocab_size) > _CHANCE:
         return _hit_tokens_by_value(workload, block_size, vocab_size)
     return int((shared // block_size * block_size).sum())
+
+
+def explainable_tokens_inside_blocks(workload: Workload, block_size: int, vocab_size: int) -> int:
+    """The same where the fronts of blocks are reused too: token by token, so that tokens which are equal by chance are
+    explained. For a long workload, or one whose outputs are the model's own, the bound is the whole blocks and all but
+    one token of a block for each request."""
+    tokens = sum(request.input_tokens + request.output_tokens for request in workload.requests)
+    if tokens <= _MOST_TOKENS and all(request.output is not None for request in workload.requests):
+        return _hit_tokens_by_value(workload, 1, vocab_size)
+    whole = explainable_hit_tokens(workload, block_size, vocab_size)
+    return whole + (block_size - 1) * len(workload.requests)
 
 
 def shared_prefix_tokens(requests: Sequence[Request]) -> NDArray[np.int64]:

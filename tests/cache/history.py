@@ -31,6 +31,17 @@ class Twin:
         for end in range(self.block_size, computed + 1, self.block_size):
             self.known.add((content.salt, *content.tokens[:end].tolist()))
 
+    def front_tokens(self, content: Content, end: int) -> int:
+        """Of the block behind the first `end` tokens, the longest front that some known block there begins with."""
+        own = (content.salt, *content.tokens[: min(end + self.block_size, content.length - 1)].tolist())
+        depth = 1 + end
+        found = 0
+        for known in self.known:
+            if len(known) == depth + self.block_size and known[:depth] == own[:depth]:
+                pairs = zip(own[depth:], known[depth:], strict=False)
+                found = max(found, sum(all(a == b for a, b in pairs_so_far) for pairs_so_far in fronts(list(pairs))))
+        return found
+
     def hit_tokens(self, content: Content) -> int:
         end = 0
         while end + self.block_size < content.length:
@@ -38,6 +49,10 @@ class Twin:
                 break
             end += self.block_size
         return end
+
+
+def fronts(pairs: list[tuple[int, int]]) -> list[list[tuple[int, int]]]:
+    return [pairs[: count + 1] for count in range(len(pairs))]
 
 
 def snapshot(manager: Any) -> Any:
@@ -63,6 +78,7 @@ class History:
         self.finds_all = settings.get("hash_function") != "constant" or settings.get("prefix_cache") == "radix"
         self.caching = self.manager.settings.prefix_cache != "none"
         self.block_size, self.groups = block_size, groups
+        self.inside = settings.get("partial_block_reuse", False)
         self.rows: dict[int, Content] = {}
         self._forget_everything()
 
@@ -212,6 +228,9 @@ class History:
 
     def _check_hits(self, content: Content, found: int) -> None:
         known = self.twin.hit_tokens(content)
+        if self.inside:
+            self._check_front(content, found)
+            found = found // self.block_size * self.block_size
         assert found <= known < content.length
         assert found % self.block_size == 0
         stats = self.manager.stats()
@@ -219,11 +238,24 @@ class History:
         if nothing_lost and self.caching and self.finds_all:
             assert found == known
 
+    def _check_front(self, content: Content, found: int) -> None:
+        whole = found // self.block_size * self.block_size
+        known = self.twin.front_tokens(content, whole)
+        assert found - whole <= known
+        assert found < content.length
+        if (
+            self.manager.stats().evictions == 0
+            and self.finds_all
+            and self.supply() > self.groups * (self.blocks(MAX_CONTEXT) + 1)
+        ):
+            assert found - whole == known
+
     def _check_plan(self, plan: Any) -> int:
         """Recount need and supply; the blocks that the plan promises."""
         promised = self.groups * max(0, self.blocks(plan.promise_tokens) - self.blocks(plan.hold_tokens))
         hits = [block for group in plan.detail.groups for block in group.device.tolist()]
-        revived = sum(self.manager.books.pool.state[block] == CACHED for block in hits)
+        sources = plan.detail.partial.sources.tolist()
+        revived = sum(self.manager.books.pool.state[block] == CACHED for block in (*hits, *sources))
         assert plan.new_blocks == self.groups * self.blocks(plan.hold_tokens) - len(hits)
         missing = plan.new_blocks + promised + revived - self.supply()
         assert (plan.fits, plan.shortfall_blocks) == (missing <= 0, max(0, missing))

@@ -173,6 +173,75 @@ def test_e12_a_prompt_that_is_cached_whole_still_computes_its_last_token(paged) 
     assert hits(manager, range(12)) == 8
 
 
+def test_e12_with_reuse_inside_blocks_seven_of_eight_tokens_hit(paged) -> None:
+    """Prompt 8, fully cached: the second block is copied, 7 tokens hit; the chain is not broken, and what the copy
+    becomes when it is full is a further copy of the same content."""
+    manager, device = paged(6, partial_block_reuse=True), Device(4)
+    content = Content(A8)
+    row = serve(manager, content)
+    device.write(manager, row, content, 0, 8)
+    manager.release(row)
+    plan = manager.plan(content, 8)
+    assert (plan.cached_tokens, plan.new_blocks, plan.fits) == (7, 1, True)
+    admission = manager.commit(plan)
+    device.carry_out(transfers := manager.take_transfers())
+    assert (len(transfers.copy_source), manager.stats().blocks_in_transfer) == (1, 2)
+    manager.check_invariants()
+    manager.complete(transfers)
+    device.assert_holds(manager, admission.row, content, 7)
+    device.write(manager, admission.row, content, 7, 8)
+    manager.mark_computed(ints(admission.row), ints(8))
+    manager.release(admission.row)
+    manager.check_invariants()
+    assert hits(manager, range(12)) == 8
+    assert manager.stats().live_cached_tokens == 8
+
+
+def test_a_prompt_that_parts_inside_a_block_copies_the_longest_front(paged) -> None:
+    """Three continuations of one block; the wanted tokens agree with them in 1, 3 and 2 places."""
+    manager = paged(12, partial_block_reuse=True)
+    for tail in ([50, 90, 90, 90], [50, 51, 52, 90], [50, 51, 90, 90]):
+        run_through(manager, [0, 1, 2, 3, *tail])
+    plan = manager.plan(Content([0, 1, 2, 3, 50, 51, 52, 53, 54]), 9)
+    assert (plan.cached_tokens, plan.new_blocks) == (7, 2)
+    assert hits(manager, [0, 1, 2, 3, 50, 51]) == 5
+    assert hits(manager, Content([0, 1, 2, 3, 50, 51], salt="s")) == 0
+    assert hits(manager, [9, 1, 2, 3, 50, 51]) == 0
+    assert hits(manager, [0, 1, 9]) == 2
+
+
+def test_a_source_without_an_owner_counts_as_need_and_is_left_where_there_is_no_room(paged) -> None:
+    """Pool 3, all cached: 3 new blocks fit only when the source may be evicted as well, so the plan does without it;
+    with 2 new blocks it is used (E05, E15)."""
+    manager = paged(3, partial_block_reuse=True)
+    run_through(manager, range(12))
+    plan = manager.plan(Content([0, 1, 90, 91, 92, 93, 94, 95, 96]), 9)
+    assert (plan.fits, plan.cached_tokens, plan.new_blocks, plan.evict_blocks) == (True, 0, 3, 3)
+    plan = manager.plan(Content([0, 1, 90, 91, 92, 93, 94, 95]), 8)
+    assert (plan.fits, plan.cached_tokens, plan.new_blocks, plan.evict_blocks) == (True, 2, 2, 2)
+    manager.commit(plan)
+    manager.check_invariants()
+    assert manager.books.supply() == 0
+    manager.complete(manager.take_transfers())
+    assert manager.books.supply() == 1
+    assert hits(manager, range(5)) == 4
+
+
+def test_two_sequences_of_one_step_copy_from_one_source(paged) -> None:
+    manager = paged(8, partial_block_reuse=True)
+    run_through(manager, A8)
+    rows = [admit(manager, [0, 1, 2, 3, 4, 5, 90 + number]).row for number in range(2)]
+    transfers = manager.take_transfers()
+    assert len(set(transfers.copy_source)) == 1
+    assert len(set(transfers.copy_destination)) == 2
+    manager.check_invariants()
+    for row in rows:
+        manager.release(row)
+    manager.complete(transfers)
+    manager.check_invariants()
+    assert hits(manager, [*A8, 9]) == 8
+
+
 def test_e14_two_plans_that_count_the_same_unowned_hit(paged) -> None:
     """Pool 3, a cached block that both requests hit, room for one: the second plan is stale, and made anew it is
     refused."""
@@ -270,18 +339,22 @@ def test_e22_salts_make_disjoint_namespaces(paged, function: str) -> None:
     assert len(roots) == 8
 
 
-def test_e24_a_partly_filled_block_is_never_published(paged) -> None:
-    """No key for a partial tail, hence none to go stale when the block becomes full."""
-    manager = paged(4)
+@pytest.mark.parametrize("inside", [False, True])
+def test_e24_a_partly_filled_block_is_never_published(paged, inside: bool) -> None:
+    """No key for a partial tail, hence none to go stale when the block becomes full; nor do other prompts find its
+    front before that."""
+    manager = paged(4, partial_block_reuse=inside)
     events: list[tuple[str, bytes]] = []
     manager.listener = lambda event, key: events.append((event, key))
     content = Content(range(7))
     row = serve(manager, content)
     assert len(events) == 1
+    assert hits(manager, [*range(6), 90, 91]) == 4
     content.append(7)
     append(manager, row, 8)
     manager.mark_computed(ints(row), ints(8))
     assert [event for event, _ in events] == ["stored", "stored"]
+    assert hits(manager, [*range(6), 90, 91]) == (6 if inside else 4)
 
 
 @pytest.mark.parametrize("function", ["xxh3-128", "sha256"])

@@ -41,6 +41,7 @@ def everything_of(history: History) -> Any:
     groups=st.sampled_from([1, 1, 2]),
     eviction=st.sampled_from(["lru", "fifo", "lfu"]),
     host_blocks=st.sampled_from([0, 0, 3, 40]),
+    partial_block_reuse=st.booleans(),
 )
 def test_on_equal_histories_tree_and_chain_do_the_same_to_the_last_block(seed: int, **sizes: Any) -> None:
     """Hits, victims, tables, and what the listener hears, in order."""

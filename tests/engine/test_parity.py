@@ -143,6 +143,9 @@ PAIRS = [
     {"max_batch_tokens": 1, "batch_policy": "continuous", "block_size": 3},
     {"max_batch_tokens": 7, "batch_policy": "static", "block_size": 128, "max_sequences": 1},
     {"kv_memory": "64MiB", "batch_policy": "continuous", "block_size": 32},
+    {"prefix_cache": "radix", "batch_policy": "chunked", "eviction": "lrc-age"},
+    {"prefix_cache": "radix", "partial_block_reuse": True, "batch_policy": "continuous"},
+    {"partial_block_reuse": True, "eviction": "lfu", "offload": "host", "host_memory": "1MiB", "host_eviction": "arc"},
 ]
 
 
@@ -155,6 +158,20 @@ def test_other_settings_do_not_change_the_answer_either(llama: Answered, more: d
     assert outputs == llama.outputs
     if chosen.admission == "guaranteed-no-evict" or chosen.allocator == "contiguous":
         assert sum(step.preemptions for step in steps) == 0
+
+
+def test_reuse_inside_a_block_copies_and_answers_as_before(llama: Answered) -> None:
+    """At blocks of 64 no prompt has a whole block in common with another, so all hits are fronts of copied blocks."""
+    for index in ("hash", "radix"):
+        chosen = settings_of(llama.model, 64, "chunked", index, "torch", partial_block_reuse=True, kv_memory="4MiB")
+        engine = Engine(llama.model, chosen, check=True)
+        first, _ = answer(engine, llama.prompts)
+        again, more = answer(engine, llama.prompts)
+        assert first == again == llama.outputs
+        hits = sum(step.prefix_cache_hits for step in more)
+        assert hits > 0
+        assert hits % 64
+        assert sum(step.copy_on_write_copies for step in more) > 0
 
 
 @pytest.mark.parametrize("kv_dtype", ["fp16", "bf16", "fp8_e4m3", "fp8_e5m2", "int8"])

@@ -40,7 +40,7 @@ def jobs(draw: st.DrawFn) -> list[Job]:
 
 @st.composite
 def engines(draw: st.DrawFn, manager: str) -> EngineLoop:
-    caching = draw(st.sampled_from(["none", "hash"] + ["host", "contiguous"] * (manager == "real")))
+    caching = draw(st.sampled_from(["none", "hash"] + ["host", "contiguous", "radix"] * (manager == "real")))
     return fake_engine(
         draw(st.integers(40, 100) if caching == "contiguous" else st.integers(2, 14)),
         manager=manager,
@@ -50,7 +50,8 @@ def engines(draw: st.DrawFn, manager: str) -> EngineLoop:
         block_size=draw(st.sampled_from([1, 2, 4, 16])),
         batch_policy=draw(st.sampled_from(POLICIES)),
         admission=draw(st.sampled_from(ADMISSIONS)),
-        prefix_cache="hash" if caching in ("hash", "host") else "none",
+        prefix_cache={"host": "hash", "contiguous": "none"}.get(caching, caching),
+        partial_block_reuse=draw(st.booleans()) if manager == "real" and caching in ("radix", "host") else False,
         max_sequences=draw(st.sampled_from([1, 2, 5, 12])),
         max_batch_tokens=draw(st.sampled_from([1, 3, 8, 64])),
     )

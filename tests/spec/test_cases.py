@@ -117,6 +117,7 @@ DECIDING: list[tuple[str, Any, dict[str, Any]]] = [
     ("engine.allocator", "contiguous", {}),
     ("engine.prefix_cache", "hash", {}),
     ("engine.hash_function", "sha256", {"engine.prefix_cache": "hash"}),
+    ("engine.partial_block_reuse", True, {"engine.prefix_cache": "hash"}),
     ("engine.eviction", "fifo", {"engine.prefix_cache": "hash"}),
     ("engine.lrc_alpha", 2.0, {"engine.prefix_cache": "hash", "engine.eviction": "lrc-age"}),
     ("engine.lrc_beta", 2.0, {"engine.prefix_cache": "hash", "engine.eviction": "lrc-age"}),
