@@ -90,7 +90,7 @@ class HashIndex:
                 if parent:
                     self._publish_one(key, own, block, parent)
             return
-        self._label_new(keys, tokens, blocks, parents, self._labels.new_ids(len(keys)))
+        self.publish_new(keys, tokens, blocks, parents, self._labels.new_ids(len(keys)))
 
     def adopt(self, key: bytes, tokens: Int32s, block: int, content: int, parent: int) -> None:
         self.blocks[key] = block
@@ -142,9 +142,9 @@ class HashIndex:
         first = self._labels.new_ids(len(keys))
         parents = np.arange(first - 1, first - 1 + len(keys))
         parents[0] = parent
-        self._label_new(keys, tokens, blocks, parents, first)
+        self.publish_new(keys, tokens, blocks, parents, first)
 
-    def _label_new(self, keys: Sequence[bytes], tokens: Int32s, blocks: Int64s, parents: Int64s, first: int) -> None:
+    def publish_new(self, keys: Sequence[bytes], tokens: Int32s, blocks: Int64s, parents: Int64s, first: int) -> None:
         """Contents that nobody knew, with the ids from `first` on."""
         labels, names = self._labels, blocks.tolist()
         self._pool.content_ids[blocks] = np.arange(first, first + len(names))

@@ -51,6 +51,17 @@ class DecodeSet:
         """Whether the output has reached its longest."""
         return self._first(_LENGTH, limit) >= self._first(_LIMIT, limit)
 
+    def tokens_left(self) -> Int64s:
+        """Output tokens still to come, at most."""
+        count = len(self)
+        left: Int64s = self._table[_LIMIT, :count] - self._table[_LENGTH, :count]
+        return left
+
+    @property
+    def has_stop_tokens(self) -> bool:
+        """Whether some output may end before its longest."""
+        return self._num_stopping > 0
+
     def add(self, sequence: Sequence) -> None:
         """A sequence whose prefill is done and whose newest token is known."""
         job, count = sequence.job, len(self)
@@ -84,6 +95,13 @@ class DecodeSet:
             sequence.append(token, now_s)
         self._table[_TOKEN, :count] = tokens
         self._table[_LENGTH, :count] += 1
+
+    def advance(self, newest: Int64s, times_s: list[float]) -> None:
+        """Every sequence got as many tokens as there are times; its content has them already, `newest` the last."""
+        for sequence in self.sequences:
+            sequence.token_times_s.extend(times_s)
+        self._table[_TOKEN, : len(self)] = newest
+        self._table[_LENGTH, : len(self)] += len(times_s)
 
     def take_finished(self, count: int) -> list[Sequence]:
         """Remove and return those of the first `count` sequences whose output is complete."""

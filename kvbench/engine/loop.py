@@ -20,6 +20,8 @@ from kvbench.engine.scheduler import Scheduler
 from kvbench.errors import UsageError
 
 if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable
+
     from numpy.typing import NDArray
 
     from kvbench.cache.types import CacheManager, Int64s, Transfers
@@ -131,13 +133,16 @@ class EngineLoop:
         tokens = self._compute(schedule)
         finished = self.scheduler.commit(schedule, tokens, self.clock.now())
         stats = self.manager.stats()
-        self.scheduler.release(finished)
-        self._finish(schedule.failed + finished)
-        if self._check:
-            self.check_invariants()
+        self._close(finished, schedule.failed)
         record = self._recorder.step(schedule, stats, moved, (started, self.clock.now()))
         record.active_sequences, record.waiting_sequences = active, len(self.scheduler.waiting)
         return record
+
+    def advance(self, until_s: float) -> Collection[StepRecord]:
+        """One step; an engine whose clock is virtual may take several at once, none of which starts at or after
+        `until_s` but the first. Empty when there is nothing to do."""
+        record = self.step()
+        return () if record is None else (record,)
 
     def _move_blocks(self) -> Moved:
         """Offloads, promotions and copies that the schedule decided, before anything else touches KV."""
@@ -160,6 +165,13 @@ class EngineLoop:
             schedule.candidates.append(self.runner.candidates(logits, rows, beams.search.candidates))
         params = [sequence.job.sampling for sequence in schedule.sampling_sequences]
         return self.runner.sample(logits, params, token_keys(schedule.random_keys, schedule.output_indices))
+
+    def _close(self, finished: list[Sequence], failed: Iterable[Sequence] = ()) -> None:
+        """The end of a step, or of a run of them: blocks of finished sequences go back."""
+        self.scheduler.release(finished)
+        self._finish([*failed, *finished])
+        if self._check:
+            self.check_invariants()
 
     def _finish(self, sequences: list[Sequence]) -> None:
         """A request ends with the last of its sequences."""

@@ -4,6 +4,7 @@ them."""
 from __future__ import annotations
 
 import heapq
+import math
 from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -146,7 +147,7 @@ def serve(
             while session.is_unfinished:
                 raise_if_interrupted()
                 session.check_deadline(deadline_s)
-                session.turn(on_step)
+                session.turn(on_step, math.inf if deadline_s is None else deadline_s)
         except BaseException:
             session.give_up()
             raise
@@ -172,17 +173,18 @@ class _Session:
     def is_unfinished(self) -> bool:
         return self._engine.has_work or bool(self._arrivals)
 
-    def turn(self, on_step: Callable[[StepRecord], None] | None) -> None:
+    def turn(self, on_step: Callable[[StepRecord], None] | None, deadline_s: float) -> None:
         """Let in who has arrived, then one step, or a nap when there is nothing to do."""
         engine = self._engine
         for arrival_s, request in self._arrivals.take(engine.clock.now()):
             engine.add(self._job(request, arrival_s))
-        record = engine.step()
+        records = engine.advance(min(deadline_s, self._arrivals.next_s) if self._arrivals else deadline_s)
         self.collect()
-        if record is not None:
-            self.served.steps.append(record)
-            if on_step is not None:
-                on_step(record)
+        if records:
+            for record in records:
+                self.served.steps.append(record)
+                if on_step is not None:
+                    on_step(record)
         elif self._arrivals:
             engine.clock.wait_until(min(self._arrivals.next_s, engine.clock.now() + _NAP_S))
 

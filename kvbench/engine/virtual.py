@@ -8,23 +8,26 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from kvbench.cache.manager import make_manager
 from kvbench.cache.types import ARRIVALS, COPY_KINDS
 from kvbench.engine.cache_settings import cache_settings
 from kvbench.engine.clock import VirtualClock
 from kvbench.engine.copies import Outcome
+from kvbench.engine.decode_run import DecodeRuns, can_ever_run
 from kvbench.engine.loop import EngineLoop
 from kvbench.engine.memory import plan_sizes
 from kvbench.engine.sampling import uniforms
+from kvbench.engine.tokens import keyed_tokens
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from kvbench.cache.types import Int64s, Transfers
     from kvbench.costmodel.model import CostModel
     from kvbench.engine.batch import StepBatch
     from kvbench.engine.sampling import SamplingParams
     from kvbench.engine.schedule import Candidates
+    from kvbench.engine.telemetry import StepRecord
     from kvbench.geometry.model import ModelGeometry
     from kvbench.spec.engine import EngineSettings
 
@@ -71,12 +74,6 @@ class VirtualRunner:
         self._draws = 0
 
 
-def keyed_tokens(keys: Int64s, vocab_size: int) -> Int64s:
-    """A token per key, evenly over the vocabulary: the upper 32 bits, scaled."""
-    high = keys.view(np.uint64) >> np.uint64(32)
-    return (high * np.uint64(vocab_size) >> np.uint64(32)).astype(np.int64)
-
-
 class VirtualEngine(EngineLoop):
     """An engine whose time is predicted. KV memory is that of the settings, in bytes."""
 
@@ -88,9 +85,11 @@ class VirtualEngine(EngineLoop):
         *,
         weight_dtype: str,
         max_context: int | None = None,
+        in_runs: bool = True,
         check: bool = False,
     ) -> None:
-        """Raises `CannotRunError` with the arithmetic when the memory cannot hold one sequence."""
+        """Raises `CannotRunError` with the arithmetic when the memory cannot hold one sequence. Without `in_runs` every
+        step is taken by itself, which gives the same and takes longer."""
         self.cost = cost
         self.sizes = plan_sizes(geometry, settings, None, max_context, 0)
         clock = VirtualClock()
@@ -103,3 +102,14 @@ class VirtualEngine(EngineLoop):
             clock=clock,
             check=check,
         )
+        can_run = in_runs and can_ever_run(settings, self.scheduler)
+        runs = DecodeRuns(self.scheduler, self._recorder, cost, clock, geometry.vocab_size)
+        self._runs = runs if can_run else None
+
+    def advance(self, until_s: float) -> Collection[StepRecord]:
+        found = None if self._runs is None else self._runs.take(until_s)
+        if found is None:
+            return super().advance(until_s)
+        steps, finished = found
+        self._close(finished)
+        return steps

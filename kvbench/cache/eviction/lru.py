@@ -45,19 +45,27 @@ class LruLog:
         self._place[blocks] = -1
 
     def take(self, count: int) -> Int64s:
-        found: list[Int64s] = []
-        window = max(count, 64)
-        while count and self._head < self._tail:
-            end = min(self._head + window, self._tail)
-            blocks = self._log[self._head : end]
-            at = (self._place.take(blocks) == self._positions[self._head : end]).nonzero()[0][:count]
-            found.append(blocks[at])
-            count -= len(at)
-            self._head = end if count else self._head + int(at[-1]) + 1
-            window *= 2
-        victims = np.concatenate(found) if len(found) != 1 else found[0]
+        victims, self._head = self._next(count)
         self._place[victims] = -1
         return victims
+
+    def peek(self, count: int) -> Int64s:
+        """What `take` would return now."""
+        return self._next(count)[0]
+
+    def _next(self, count: int) -> tuple[Int64s, int]:
+        """The next `count` victims and the position behind the last of them."""
+        found: list[Int64s] = []
+        window, head = max(count, 64), self._head
+        while count and head < self._tail:
+            end = min(head + window, self._tail)
+            blocks = self._log[head:end]
+            at = (self._place.take(blocks) == self._positions[head:end]).nonzero()[0][:count]
+            found.append(blocks[at])
+            count -= len(at)
+            head = end if count else head + int(at[-1]) + 1
+            window *= 2
+        return (np.concatenate(found) if len(found) != 1 else found[0]), head
 
     def published(self, block: int, content: int, parent: int) -> None:
         """The order of release is all that counts here."""
