@@ -80,6 +80,8 @@ class DecodeRuns:
         decoding, books = self.scheduler.decoding, books_of(self.scheduler.manager)
         if books is None or self.scheduler.prefilling or not len(decoding) or decoding.has_stop_tokens:
             return None
+        if any(sequence.group is not None for sequence in decoding.sequences):
+            return None
         is_open, watched = self._newcomer(books)
         if is_open:
             return None
@@ -110,6 +112,8 @@ class DecodeRuns:
         first = scheduler.waiting.peek()
         hold = min(first.length, budget) if type(scheduler.policy) is Chunked else first.length
         promise = scheduler.admission.promise(first)
+        if first.group is not None:
+            return True, None
         plan = scheduler.manager.plan(first.content, hold, promise, readmission=first.preemptions > 0)
         if plan.fits or not books.caching:
             return plan.fits, None

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from kvbench.cache.manager import make_manager
 from kvbench.cache.types import ARRIVALS, COPY_KINDS
 from kvbench.engine.cache_settings import cache_settings
