@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from kvbench.cache.eviction.lru import LruLog
+from kvbench.cache.hash_index import HashIndex
 from kvbench.cache.paged import PagedManager
-from kvbench.cache.prefix import HashIndex
 from kvbench.cache.types import Int64s
 from kvbench.errors import InternalError
 
@@ -129,7 +129,7 @@ def name_contents(books: Books, run: DecodeRun, contents: list[Content], watched
     for content, first, count in zip(contents, firsts.tolist(), number.tolist(), strict=True):
         own += content.keys(books.chain, first + count)[first : first + count] if count else ()
     keys = [own[at] for at in run.publishing.by_row(number).tolist()]
-    taken, seen = books.indexes[0].blocks, {watched}
+    taken, seen = _index(books).blocks, {watched}
     for at, key in enumerate(keys):
         if key in taken or key in seen:
             cut_run(run, int(run.publishing.steps[at]))
@@ -166,6 +166,13 @@ def commit_run(manager: CacheManager, run: DecodeRun, contents: list[Content]) -
         if len(run.publishing):
             _publish(books, run, contents)
     return counts
+
+
+def _index(books: Books) -> HashIndex:
+    index = books.indexes[0]
+    if not isinstance(index, HashIndex):
+        raise InternalError("a run was planned over an index that knows no runs")
+    return index
 
 
 def _events(first: Int64s, period: int, steps: int) -> Events:
@@ -224,7 +231,7 @@ def _counts(books: Books, run: DecodeRun) -> RunCounts:
 
 def _last_copies(books: Books, count: int) -> Int64s:
     """Of the next `count` victims in order, 1 for each that is the last copy of its content."""
-    index, policy = books.indexes[0], books.policy
+    index, policy = _index(books), books.policy
     if not count or not index.spare or not isinstance(policy, LruLog):
         return np.ones(count, np.int64)
     left: dict[bytes, int] = {}
@@ -265,4 +272,4 @@ def _publish(books: Books, run: DecodeRun, contents: list[Content]) -> None:
         if count
     ]
     blocks = tables.flat[0].take(entries).astype(np.int64)
-    books.indexes[0].publish_new(run.keys, np.concatenate(tokens)[at], blocks, parents, first_id)
+    _index(books).publish_new(run.keys, np.concatenate(tokens)[at], blocks, parents, first_id)
