@@ -41,8 +41,10 @@ def suite(tmp_path: Path) -> str:
 def test_every_shipped_suite_runs_where_torch_cannot_be_imported(tmp_path: Path) -> None:
     work = """
 from kvbench.cli.main import run
+from kvbench.paths import suites_dir
 for name in sys.argv[3:]:
     few = ["--trace", sys.argv[2], "--limit", "5"] if name == "traffic" else ["-a", "requests=6"]
+    few = [] if '"workload.requests"' in (suites_dir() / f"{name}.toml").read_text() else few
     code = run(["sweep", name, "--clock", "virtual", "--out", sys.argv[1] + "/" + name, *few])
     assert code == 0, (name, code)
 """
