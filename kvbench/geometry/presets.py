@@ -61,6 +61,20 @@ _PRESETS: dict[str, tuple[str, dict[str, Any]]] = {
         "gemma3_text", sliding_window=64, sliding_window_pattern=4, rope_theta=1_000_000.0,
         rope_local_base_freq=10_000.0, query_pre_attn_scalar=32, tie_word_embeddings=True,
     )),
+    "tiny-gpt-oss": ("kvbench: gpt-oss shape for a CPU, every other layer a window of 64, 2 of 8 experts", _tiny(
+        "gpt_oss", sliding_window=64, num_local_experts=8, num_experts_per_tok=2, intermediate_size=256,
+        rope_parameters={
+            "rope_type": "yarn", "factor": 4.0, "beta_fast": 32.0, "beta_slow": 1.0, "truncate": False,
+            "original_max_position_embeddings": 4096, "rope_theta": 150_000.0,
+        },
+    )),
+    "tiny-mha": ("kvbench: llama shape for a CPU, a KV head per query head", _tiny("llama", num_key_value_heads=8)),
+    "tiny-gqa": ("kvbench: llama shape for a CPU, four query heads per KV head", _tiny("llama")),
+    "tiny-deepseek": (
+        "kvbench: deepseek_v2 shape for a CPU, dense: a latent of 4 heads' width and a rotary key of half a head's", {
+        **_tiny("deepseek_v2", num_key_value_heads=8), "head_dim": None, "q_lora_rank": None, "kv_lora_rank": 128,
+        "qk_nope_head_dim": 32, "qk_rope_head_dim": 16, "v_head_dim": 32,
+    }),
     "small-llama": ("kvbench: llama shape for a CPU, 8 layers × 512", {
         "model_type": "llama", "hidden_size": 512, "intermediate_size": 1376, "num_hidden_layers": 8,
         "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 64, "vocab_size": 32_000,

@@ -8,15 +8,18 @@ from dataclasses import replace
 import pytest
 import torch
 
+from kvbench.engine.attention.registry import attention_backend
+from kvbench.engine.kvstore.store import KVStore
 from kvbench.engine.model import Model
 from kvbench.engine.random_weights import RandomSource
 from kvbench.engine.tensor_shapes import tensor_shapes
 from kvbench.errors import CannotRunError, UsageError
+from kvbench.geometry.memory import pool_layout
 from kvbench.geometry.model import ModelGeometry
-from kvbench.geometry.presets import preset
-from tests.model.plain import PlainAttention, PlainStore, Tables
+from kvbench.geometry.presets import preset, preset_names
+from tests.model.plain import Tables
 
-TINY = ("tiny-llama", "tiny-qwen2", "tiny-qwen3")
+TINY = tuple(name for name in preset_names() if name.startswith("tiny-"))
 DIGEST = """
 import hashlib, sys, torch
 from kvbench.engine.random_weights import RandomSource
@@ -51,8 +54,9 @@ def test_seeds_and_names_give_different_weights() -> None:
 
 def _greedy(geometry: ModelGeometry, prompt: list[int], steps: int) -> tuple[list[int], torch.Tensor]:
     model = Model.random(geometry)
-    tables = Tables(1, 16, len(prompt) + steps)
-    store, attention = PlainStore(16 * (tables.num_blocks + 1)), PlainAttention(16)
+    windows = [piece.group.window for piece in pool_layout(geometry, "fp32", 16).pieces]
+    tables = Tables(1, 16, len(prompt) + steps, windows=windows)
+    store, attention = KVStore(geometry, "fp32", 16, tables.num_blocks), attention_backend("torch", "cpu")
     logits = model.forward(tables.step({0: prompt}), store, attention)
     tokens = []
     for _ in range(steps):

@@ -1,0 +1,89 @@
+"""Families beyond full attention through the whole engine: greedy tokens equal `transformers.generate`, whatever the
+block size, policy, caching and backend. Pools are small enough that sequences are preempted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from itertools import product
+
+import pytest
+
+from kvbench.engine.engine import Engine
+from kvbench.engine.model import Model
+from kvbench.geometry.memory import pool_layout
+from kvbench.spec.engine import EngineSettings
+from tests.checkpoints import LATENT, MARGIN, prompts_of, reference_greedy, write_checkpoint
+from tests.engine.test_parity import Answered, answer
+
+OUTPUT = 24
+FAMILIES = LATENT
+SETTINGS = [
+    *product((1, 16), ("chunked",), ("none", "hash", "hash+host")),
+    *product((4, 64), ("continuous",), ("none", "hash")),
+    (16, "static", "hash"),
+]
+
+
+@pytest.fixture(scope="module")
+def answered(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Answered]:
+    """By family: eight prompts, of which four share a stem longer than the window, and what `transformers` answers."""
+
+    @cache
+    def of(family: str) -> Answered:
+        folder = write_checkpoint(family, tmp_path_factory.mktemp(family))
+        (stem,) = prompts_of([41], seed=1)
+        prompts = prompts_of([1, 60, 17, 90], seed=2) + [stem + tail for tail in prompts_of([1, 8, 23, 47], seed=3)]
+        outputs, margin = reference_greedy(folder, prompts, OUTPUT)
+        assert margin > MARGIN
+        return Answered(Model.from_pretrained(folder), prompts, outputs)
+
+    return of
+
+
+def engine_of(model: Model, block: int, policy: str, caching: str, backend: str, kv_dtype: str = "fp32") -> Engine:
+    """A pool of two of the longest sequences."""
+    layout = pool_layout(model.geometry, kv_dtype, block)
+    pool = 2 * layout.sequence_blocks(90 + OUTPUT) * layout.block_bytes
+    host = {"offload": "host", "host_memory": 2 * pool} if caching == "hash+host" else {}
+    settings = EngineSettings.model_validate(
+        {
+            "block_size": block,
+            "batch_policy": policy,
+            "prefix_cache": caching.partition("+")[0],
+            "attention": backend,
+            "kv_memory": pool,
+            "kv_dtype": kv_dtype,
+            "max_batch_tokens": 40,
+            **host,
+        }
+    )
+    return Engine(model, settings, max_context=128, check=True)
+
+
+@pytest.mark.parametrize(("block", "policy", "caching"), SETTINGS)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_greedy_tokens_equal_those_of_transformers(
+    answered: Callable[[str], Answered], family: str, block: int, policy: str, caching: str
+) -> None:
+    case = answered(family)
+    engine = engine_of(case.model, block, policy, caching, "torch" if block == 4 else "numba")
+    first, steps = answer(engine, case.prompts, OUTPUT)
+    again, more = answer(engine, case.prompts, OUTPUT)
+    assert first == again == case.outputs
+    assert sum(step.preemptions for step in steps) > 0
+    hits = sum(step.prefix_cache_hits for step in steps + more)
+    assert (hits > 0) == (caching != "none" and block < 64)
+
+
+@pytest.mark.parametrize("kv_dtype", ["bf16", "int8"])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_within_a_kv_dtype_the_answer_does_not_depend_on_settings(
+    answered: Callable[[str], Answered], family: str, kv_dtype: str
+) -> None:
+    case = answered(family)
+    found = []
+    for block, policy, caching in ((16, "continuous", "none"), (4, "chunked", "hash"), (64, "static", "hash+host")):
+        outputs, _ = answer(engine_of(case.model, block, policy, caching, "numba", kv_dtype), case.prompts, OUTPUT)
+        found.append(outputs)
+    assert found[0] == found[1] == found[2]
