@@ -23,7 +23,7 @@ import numpy as np
 
 from kvbench.costmodel.features import StepFeatures, blocks_of, step_features, visible
 from kvbench.geometry.dtypes import storage_dtype
-from kvbench.geometry.memory import block_bytes, layer_block_bytes
+from kvbench.geometry.memory import TOKEN_HEAD, block_bytes, layer_block_bytes
 from kvbench.geometry.weights import weight_bytes_by_part, weights_of
 
 if TYPE_CHECKING:
@@ -52,12 +52,19 @@ class CostModel:
     """What one engine's steps and transfers take. The same numbers in give the same seconds out, on every machine."""
 
     def __init__(
-        self, geometry: ModelGeometry, rates: Rates, *, weight_dtype: str, kv_dtype: str, block_size: int
+        self,
+        geometry: ModelGeometry,
+        rates: Rates,
+        *,
+        weight_dtype: str,
+        kv_dtype: str,
+        block_size: int,
+        kv_scales: str = TOKEN_HEAD,
     ) -> None:
         self.rates = rates
         self.block_size = block_size
-        self.block_bytes = block_bytes(geometry, kv_dtype, block_size)
-        self._shapes = [_shape(geometry, group, rates, kv_dtype, block_size) for group in geometry.groups]
+        self.block_bytes = block_bytes(geometry, kv_dtype, block_size, kv_scales)
+        self._shapes = [_shape(geometry, group, rates, kv_dtype, block_size, kv_scales) for group in geometry.groups]
         self.windows = tuple(shape.window for shape in self._shapes)
         self._flops = _flops_rate(rates, weight_dtype)
         head = geometry.vocab_size * geometry.hidden_size
@@ -67,7 +74,7 @@ class CostModel:
         self._dense_s, self._expert_s = _weight_seconds(geometry, rates, weight_dtype)
         experts = geometry.experts
         self._idle_share = 1.0 - experts.per_token / experts.routed if experts else 0.0
-        stored = sum(len(g.layers) * layer_block_bytes(g, kv_dtype, block_size) for g in geometry.groups)
+        stored = sum(len(g.layers) * layer_block_bytes(g, kv_dtype, block_size, kv_scales) for g in geometry.groups)
         self._write_s = stored / block_size / rates.kv_bytes
         self._overhead_s = rates.step_s + geometry.num_layers * rates.layer_s
 
@@ -118,17 +125,24 @@ class CostModel:
 
 
 def decode_kernel_s(
-    geometry: ModelGeometry, rates: Rates, *, kv_dtype: str, block_size: int, batch: int, context: int
+    geometry: ModelGeometry,
+    rates: Rates,
+    *,
+    kv_dtype: str,
+    block_size: int,
+    batch: int,
+    context: int,
+    kv_scales: str = TOKEN_HEAD,
 ) -> float:
     """One call of decode attention over one layer: launch, KV read or FLOPs, and the walk."""
-    shape = _shape(geometry, geometry.groups[0], rates, kv_dtype, block_size)
+    shape = _shape(geometry, geometry.groups[0], rates, kv_dtype, block_size, kv_scales)
     blocks = batch * -(-context // block_size)
     return rates.layer_s + batch * context * shape.decode_token_s + blocks * shape.entry_s
 
 
-def _shape(g: ModelGeometry, group: LayerGroup, rates: Rates, kv_dtype: str, block_size: int) -> _Shape:
+def _shape(g: ModelGeometry, group: LayerGroup, rates: Rates, kv_dtype: str, block_size: int, kv_scales: str) -> _Shape:
     layers = len(group.layers)
-    read_s = layers * layer_block_bytes(group, kv_dtype, block_size) / block_size / rates.kv_bytes
+    read_s = layers * layer_block_bytes(group, kv_dtype, block_size, kv_scales) / block_size / rates.kv_bytes
     value_dim = g.latent.kv_lora_rank if group.kind == "latent" and g.latent else group.v_head_dim
     pair_s = layers * 2.0 * g.query_heads * (group.k_head_dim + value_dim) / rates.attention_flops
     return _Shape(group.window, max(read_s, pair_s), read_s, pair_s, layers * group.kv_heads * rates.block_s)

@@ -13,9 +13,12 @@ if TYPE_CHECKING:
     from kvbench.spec.engine import EngineSettings
 
 
-def cache_settings(g: ModelGeometry, settings: EngineSettings, sizes: Sizes, weight_dtype: str) -> CacheSettings:
-    """Prefix keys name the model, its weights' dtype and the KV dtype, so that no two of them ever share a block."""
-    identity = f"{g.name}|{g.source}|{g.family}|{weight_dtype}|{settings.kv_dtype}|{settings.kv_layout}"
+def cache_settings(
+    g: ModelGeometry, settings: EngineSettings, sizes: Sizes, weight_dtype: str, scale_digest: str = ""
+) -> CacheSettings:
+    """Prefix keys name the model, its weights' dtype and the stored form with its static scales, so that no two of them
+    ever share a block."""
+    identity = f"{g.name}|{g.source}|{g.family}|{weight_dtype}|{settings.kv_dtype}|{settings.kv_layout}|{scale_digest}"
     return CacheSettings(
         block_size=settings.block_size,
         num_blocks=sizes.num_blocks,

@@ -11,6 +11,7 @@ import torch
 from kvbench.cache.manager import make_manager
 from kvbench.engine.attention.registry import attention_backend
 from kvbench.engine.cache_settings import cache_settings
+from kvbench.engine.calibration import calibrated
 from kvbench.engine.interrupts import deferred_interrupts
 from kvbench.engine.job import Job
 from kvbench.engine.kvstore.store import KVStore
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
     from kvbench.engine.beams import BeamParams
     from kvbench.engine.clock import Clock
+    from kvbench.engine.kvstore.scales import TensorScales
     from kvbench.engine.model import Model
     from kvbench.spec.engine import EngineSettings
 
@@ -41,17 +43,24 @@ class Engine(EngineLoop):
         clock: Clock | None = None,
         kv_memory_bytes: int | None = None,
         max_context: int | None = None,
+        tensor_scales: TensorScales | None = None,
         check: bool = False,
     ) -> None:
-        """Raises `CannotRunError` with the arithmetic when the memory cannot hold one sequence, `UsageError` when the
+        """Static scales (`kv_scales` other than `token-head`) that are not given are calibrated here.
+
+        Raises `CannotRunError` with the arithmetic when the memory cannot hold one sequence, `UsageError` when the
         settings do not fit the model. `check` verifies the invariants after every step."""
         _check_weight_dtype(model, settings)
         self.model = model
         self.sizes = plan_sizes(model.geometry, settings, kv_memory_bytes, max_context, _free_bytes(model.device))
-        self.store = _make_store(model, settings, self.sizes)
+        if tensor_scales is None:
+            tensor_scales = calibrated(model, settings.kv_dtype, settings.kv_scales, settings.kv_percentile)
+        self.store = _make_store(model, settings, self.sizes, tensor_scales)
         self.attention = attention_backend(settings.attention, model.device)
         super().__init__(
-            make_manager(cache_settings(model.geometry, settings, self.sizes, model.weight_dtype)),
+            make_manager(
+                cache_settings(model.geometry, settings, self.sizes, model.weight_dtype, _digest(tensor_scales))
+            ),
             settings,
             DeviceRunner(model, self.store, self.attention),
             block_bytes=self.sizes.block_bytes,
@@ -156,7 +165,11 @@ def _free_bytes(device: torch.device) -> int:
     return torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else free_host_bytes()
 
 
-def _make_store(model: Model, settings: EngineSettings, sizes: Sizes) -> KVStore:
+def _digest(tensor_scales: TensorScales | None) -> str:
+    return "" if tensor_scales is None else tensor_scales.digest
+
+
+def _make_store(model: Model, settings: EngineSettings, sizes: Sizes, tensor_scales: TensorScales | None) -> KVStore:
     return KVStore(
         model.geometry,
         settings.kv_dtype,
@@ -165,6 +178,7 @@ def _make_store(model: Model, settings: EngineSettings, sizes: Sizes) -> KVStore
         host_blocks=sizes.host_blocks,
         device=model.device,
         kv_layout=settings.kv_layout,
+        tensor_scales=tensor_scales,
     )
 
 

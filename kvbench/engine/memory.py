@@ -38,7 +38,7 @@ def plan_sizes(
     share of `free_bytes`, and no more than `max_sequences` of the longest sequences can use.
     """
     context = _max_context(g, settings, max_context)
-    layout = pool_layout(g, settings.kv_dtype, settings.block_size)
+    layout = pool_layout(g, settings.kv_dtype, settings.block_size, settings.kv_scales)
     whole = layout.sequence_blocks(context)
     automatic = min(int(free_bytes * AUTO_SHARE), settings.max_sequences * whole * layout.block_bytes)
     kv_bytes = _kv_bytes(settings, kv_memory_bytes, automatic)

@@ -34,7 +34,7 @@ class Bench:
         self._measure = MeasureSettings.model_validate(job.suite["measure"])
         self._slo = SloSettings.model_validate(job.suite["slo"])
         self._models: dict[ModelKey, Any] = {}
-        self._kv_errors: dict[tuple[ModelKey, str, int], dict[str, float]] = {}
+        self._kv_errors: dict[tuple[ModelKey, str, int, str], dict[str, float]] = {}
         self._out_of_memory = list(job.out_of_memory)
         self._poisoned = False
         import kvbench_kernels.cache
@@ -94,7 +94,7 @@ class Bench:
             return Measured(row, warnings=warnings)
         model = self._model(case)
         found = engine_case.measure_engine_case(case, model, self._measure, self._slo, self._tell(case))
-        found.row |= self._kv_error(case, model)
+        found.row |= self._kv_error(case, model, found.tensor_scales)
         return found
 
     def _tell(self, case: CaseJob) -> Callable[[float], None]:
@@ -114,14 +114,15 @@ class Bench:
                 self._models[key] = Model.random(resolve_model(name), seed=seed, device=self._job.device, dtype=dtype)
         return self._models[key]
 
-    def _kv_error(self, case: CaseJob, model: Any) -> dict[str, float]:
-        """Once per model, KV dtype and block size in this process: it depends on nothing else."""
+    def _kv_error(self, case: CaseJob, model: Any, scales: Any) -> dict[str, float]:
+        """Once per model, KV dtype, static scales and block size in this process: it depends on nothing else."""
         from kvbench.measure.kv_error import kv_error
 
         engine = case.engine or {}
-        key = (_model_key(case), engine["kv_dtype"], engine["block_size"])
+        digest = "" if scales is None else scales.digest
+        key = (_model_key(case), engine["kv_dtype"], engine["block_size"], digest)
         if key not in self._kv_errors:
-            self._kv_errors[key] = kv_error(model, engine["kv_dtype"], engine["block_size"])
+            self._kv_errors[key] = kv_error(model, engine["kv_dtype"], engine["block_size"], scales)
         return self._kv_errors[key]
 
     def _classify(self, error: Exception) -> tuple[str, str]:

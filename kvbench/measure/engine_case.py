@@ -6,8 +6,13 @@ import gc
 import time
 from dataclasses import replace
 
+import numpy as np
+
 import kvbench_kernels
+from kvbench.cache.types import Int64s
+from kvbench.engine.calibration import calibrated, needs_scales
 from kvbench.engine.engine import Engine
+from kvbench.engine.kvstore.scales import TensorScales
 from kvbench.engine.model import Model
 from kvbench.engine.serve import serve
 from kvbench.measure.job import CaseJob
@@ -23,9 +28,11 @@ from kvbench.measure.measured import (
 from kvbench.spec.engine import EngineSettings
 from kvbench.spec.suite import MeasureSettings, SloSettings
 from kvbench.workload.build import Workload
+from kvbench.workload.tokens import token_ids
 from kvbench.workload.warmup import warmup_requests
 
 MAX_WARMUP_PASSES = 3
+CALIBRATION_PROMPTS, CALIBRATION_TOKENS = 8, 4096
 WARMUP_OUTPUT_TOKENS = 4
 
 
@@ -38,7 +45,9 @@ def measure_engine_case(
     start = time.perf_counter()
     settings = EngineSettings.model_validate(case.engine)
     workload = planned_workload(case)
-    engine = Engine(model, settings, max_context=case.max_context)
+    scales = _calibrated(model, settings, workload)
+    ready = time.perf_counter()
+    engine = Engine(model, settings, max_context=case.max_context, tensor_scales=scales)
     set_up = time.perf_counter()
     warm_up(engine, workload, measure.warmup_requests)
     engine.reset()
@@ -52,10 +61,26 @@ def measure_engine_case(
     found.row |= {
         "attention_backend": engine.attention.name,
         "setup_s": set_up - start,
+        "calibration_s": None if scales is None else ready - start,
+        "calibration_tokens": None if scales is None else scales.tokens,
+        "kv_scale_digest": None if scales is None else scales.digest,
         "warmup_s": warm - set_up,
     }
+    found.tensor_scales = scales
     check_cold(found, served, case)
     return found
+
+
+def _calibrated(model: Model, settings: EngineSettings, workload: Workload) -> TensorScales | None:
+    """Static scales from foreign prompts of the workload's lengths, up to `CALIBRATION_TOKENS` together."""
+    if not needs_scales(settings.kv_dtype, settings.kv_scales):
+        return None
+    prompts: list[Int64s] = []
+    for request in warmup_requests(workload, CALIBRATION_PROMPTS):
+        left = CALIBRATION_TOKENS - sum(map(len, prompts))
+        if left > 0:
+            prompts.append(token_ids(request.prompt, 0, model.geometry.vocab_size)[:left].astype(np.int64))
+    return calibrated(model, settings.kv_dtype, settings.kv_scales, settings.kv_percentile, prompts or None)
 
 
 def warm_up(engine: Engine, workload: Workload, count: int) -> None:

@@ -17,6 +17,8 @@ import torch
 
 from kvbench.engine.attention.registry import attention_backend
 from kvbench.engine.batch import StepBatch
+from kvbench.engine.calibration import Magnitudes, needs_scales
+from kvbench.engine.kvstore.scales import TensorScales
 from kvbench.engine.kvstore.store import KVStore
 from kvbench.measure.kernel_geometry import one_layer
 from kvbench.measure.stationary import is_stationary, lag1
@@ -78,7 +80,6 @@ def build(kernel: KernelSettings, device: str, seed: int) -> KernelSetup:
     geometry = one_layer(kernel)
     per_sequence = -(-kernel.context // kernel.block_size)
     num_blocks = per_sequence * kernel.batch
-    store = KVStore(geometry, kernel.kv_dtype, kernel.block_size, num_blocks, device=device, kv_layout=kernel.kv_layout)
     rng = np.random.default_rng(seed)
     tables = (rng.permutation(num_blocks) + 1).astype(np.int32).reshape(kernel.batch, per_sequence)
     generator = torch.Generator().manual_seed(seed)
@@ -86,8 +87,29 @@ def build(kernel: KernelSettings, device: str, seed: int) -> KernelSetup:
     keys = torch.randn(shape, generator=generator)
     values = torch.randn(shape, generator=generator)
     queries = torch.randn((kernel.batch, kernel.query_heads, kernel.head_dim), generator=generator)
+    store = KVStore(
+        geometry,
+        kernel.kv_dtype,
+        kernel.block_size,
+        num_blocks,
+        device=device,
+        kv_layout=kernel.kv_layout,
+        tensor_scales=_tensor_scales(kernel, keys, values),
+    )
     _fill(store, keys, values, tables, kernel, device)
     return KernelSetup(store, _decode_batch(kernel, tables), queries.to(device), keys, values)
+
+
+def _tensor_scales(kernel: KernelSettings, keys: torch.Tensor, values: torch.Tensor) -> TensorScales | None:
+    """Static scales of the very numbers that are stored; None where the blocks have theirs."""
+    if not needs_scales(kernel.kv_dtype, kernel.kv_scales):
+        return None
+    found = []
+    for x in (keys, values):
+        magnitudes = Magnitudes()
+        magnitudes.add(x)
+        found.append(magnitudes.scale(kernel.kv_dtype, kernel.kv_scales, kernel.kv_percentile))
+    return TensorScales((found[0],), (found[1],), kernel.kv_scales, keys.shape[0] * keys.shape[1])
 
 
 def _fill(
@@ -195,7 +217,7 @@ def _bytes_read(kernel: KernelSettings, setup: KernelSetup) -> int:
     from kvbench.geometry.memory import kv_bytes_per_token
 
     geometry = one_layer(kernel)
-    stored = kernel.batch * kernel.context * kv_bytes_per_token(geometry, kernel.kv_dtype)
+    stored = kernel.batch * kernel.context * kv_bytes_per_token(geometry, kernel.kv_dtype, kernel.kv_scales)
     return int(stored) + 2 * setup.queries.numel() * setup.queries.element_size()
 
 

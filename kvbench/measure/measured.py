@@ -32,6 +32,8 @@ class Measured:
     warnings: list[dict[str, Any]] = field(default_factory=list)
     status: str = "ok"
     error: str | None = None
+    tensor_scales: Any = None
+    """Static KV scales of the engine that was measured, for the numeric error"""
 
     def as_sample(self, case: CaseJob, extra: dict[str, Any]) -> Sample:
         """The form in which it is stored; `extra` are readings taken around it."""

@@ -96,7 +96,14 @@ def virtual_engine(
 ) -> VirtualEngine:
     """The engine of resolved settings."""
     dtype = settings.weight_dtype
-    cost = CostModel(geometry, rates, weight_dtype=dtype, kv_dtype=settings.kv_dtype, block_size=settings.block_size)
+    cost = CostModel(
+        geometry,
+        rates,
+        weight_dtype=dtype,
+        kv_dtype=settings.kv_dtype,
+        block_size=settings.block_size,
+        kv_scales=settings.kv_scales,
+    )
     return VirtualEngine(geometry, settings, cost, weight_dtype=dtype, max_context=max_context)
 
 
@@ -107,11 +114,12 @@ def modelled_kernel(kernel: KernelSettings, rates: Rates) -> Measured:
         geometry,
         rates,
         kv_dtype=kernel.kv_dtype,
+        kv_scales=kernel.kv_scales,
         block_size=kernel.block_size,
         batch=kernel.batch,
         context=kernel.context,
     )
-    stored = int(kernel.batch * kernel.context * kv_bytes_per_token(geometry, kernel.kv_dtype))
+    stored = int(kernel.batch * kernel.context * kv_bytes_per_token(geometry, kernel.kv_dtype, kernel.kv_scales))
     moved = stored + 2 * 4 * kernel.batch * kernel.query_heads * kernel.head_dim
     return Measured(
         {

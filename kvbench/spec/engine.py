@@ -14,6 +14,8 @@ KvDtype = Annotated[
     DtypeName,
     dtype_schema("fp32", "fp16", "bf16", "fp8_e4m3", "fp8_e5m2", "int8"),
 ]
+KvScales = Literal["token-head", "tensor-absmax", "tensor-percentile"]
+KvPercentile = Annotated[float, Field(ge=50, le=100)]
 WeightDtype = Annotated[
     Literal["auto", "fp32", "fp16", "bf16"], DtypeName, dtype_schema("auto", "fp32", "fp16", "bf16")
 ]
@@ -26,7 +28,15 @@ class EngineSettings(Settings):
     """Tokens per block of KV."""
 
     kv_dtype: KvDtype = "fp32"
-    """Stored form of K and V; int8 and fp8 carry a float32 scale per token and head inside the block."""
+    """Stored form of K and V. int8 and fp8 (OCP e4m3, e5m2) take one byte an element and need scales."""
+
+    kv_scales: KvScales = "token-head"
+    """Scales of int8 and fp8. `token-head`: a float32 per token and head inside the block. `tensor-absmax`,
+    `tensor-percentile`: one per layer for K and one for V, from the largest magnitude or a percentile of a calibration
+    pass over foreign tokens."""
+
+    kv_percentile: KvPercentile = 99.9
+    """Percentile of the magnitudes that `tensor-percentile` scales still represent; what is beyond saturates."""
 
     kv_layout: Literal["hnd", "nhd"] = "hnd"
     """Order within a block: `hnd` keeps the tokens of a head together, `nhd` the heads of a token."""

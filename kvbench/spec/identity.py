@@ -30,9 +30,26 @@ TRACE_ONLY = ("trace", "format", "limit", "scale_time", "scale_tokens")
 SYNTHETIC_ONLY = ("requests", "input_tokens", "prefix", "documents", "sessions")
 CLOSED_LOOP_ONLY = ("arrival.clients", "arrival.think_time_s", "arrival.think")
 
+WIDE = ("fp32", "fp16", "bf16")
+"""KV dtypes without scales."""
+
+
+def _scales(section: str) -> tuple[Moot, ...]:
+    return (
+        Moot(("kv_scales", "kv_percentile"), f"{section}.kv_dtype needs no scales", lambda x: x.kv_dtype in WIDE),
+        Moot(
+            ("kv_percentile",),
+            f'{section}.kv_scales is not "tensor-percentile"',
+            lambda x: x.kv_scales != "tensor-percentile",
+        ),
+    )
+
+
 RULES: dict[str, tuple[Moot, ...]] = {
     "model": (Moot(("seed",), 'model.weights is "checkpoint"', lambda m: m.weights == "checkpoint"),),
+    "kernel": _scales("kernel"),
     "engine": (
+        *_scales("engine"),
         Moot(("host_memory", "host_eviction"), 'engine.offload is "none"', lambda e: e.offload == "none"),
         Moot(
             ("hash_function", "eviction", "partial_block_reuse"),

@@ -10,7 +10,7 @@ from pydantic.config import JsonDict
 
 from kvbench.costmodel.profiles import virtual_device, virtual_device_names
 from kvbench.errors import UsageError
-from kvbench.spec.engine import EngineSettings, KvDtype
+from kvbench.spec.engine import EngineSettings, KvDtype, KvPercentile, KvScales
 from kvbench.spec.fields import Count, CountOrAuto, Settings
 from kvbench.spec.workload import WorkloadSettings
 
@@ -36,6 +36,10 @@ class KernelSettings(Settings):
     """Tokens per block of KV."""
     kv_dtype: KvDtype = "fp32"
     """Stored form of K and V."""
+    kv_scales: KvScales = "token-head"
+    """Scales of int8 and fp8; static ones are taken from the very K and V that are stored."""
+    kv_percentile: KvPercentile = 99.9
+    """Percentile of the magnitudes that `tensor-percentile` scales still represent."""
     kv_layout: Literal["hnd", "nhd"] = "hnd"
     """Order within a block: heads, then tokens (`hnd`), or tokens, then heads (`nhd`)."""
     batch: Count = 8

@@ -29,6 +29,7 @@ IDENTITY_COLUMNS = (
     Column("buffers", "string", "", "kernel cases: hot, every call reads the same blocks."),
     Column("weight_dtype_resolved", "string", "", "Weights as computed with."),
     Column("cache_dtype", "string", "", "K and V as stored."),
+    Column("kv_scale_digest", "string", "", "Digest of the static KV scales; missing where the blocks have theirs."),
     Column("workload_digest", "string", "", "The requests that were run, in `workload.parquet`."),
     Column("sharing", "string", "", "Prefix sharing of the workload: none, synthetic or recorded."),
     Column("steps_stride", "int64", "steps", "One step in so many is in `steps.parquet`; totals here are exact."),
@@ -154,7 +155,9 @@ NUMERIC_ERROR = (
 )
 
 COSTS = (
-    _seconds("setup_s", "Building the engine, before warm-up.", ""),
+    _seconds("setup_s", "Building the engine, before warm-up, calibration included.", ""),
+    _seconds("calibration_s", "Finding static KV scales; missing without any.", ""),
+    _count("calibration_tokens", "tokens", "Foreign tokens that static KV scales were found on."),
     _seconds("warmup_s", "Warm-up on foreign tokens.", ""),
     _seconds("measured_s", "The measured window.", ""),
     _seconds("case_s", "Everything that the sample took, by the real clock.", ""),

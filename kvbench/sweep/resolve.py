@@ -180,7 +180,7 @@ def engine_memory(geometry: ModelGeometry, engine: EngineSettings, kv_bytes: int
 def kernel_memory(kernel: KernelSettings, geometry: ModelGeometry) -> Memory:
     """The store, and K and V in float32 before they are stored."""
     blocks = kernel.batch * -(-kernel.context // kernel.block_size)
-    stored = blocks * block_bytes(geometry, kernel.kv_dtype, kernel.block_size)
+    stored = blocks * block_bytes(geometry, kernel.kv_dtype, kernel.block_size, kernel.kv_scales)
     raw = kernel.batch * kernel.context * int(kv_bytes_per_token(geometry, "fp32"))
     return Memory(0, stored, 0, 2 * raw)
 
@@ -212,7 +212,7 @@ def does_not_fit(memory: Memory, machine: Machine) -> str | None:
 def too_long(workload: Workload, engine: EngineSettings, geometry: ModelGeometry) -> tuple[int, str]:
     """How many requests can never be served (longer than the model, or than an empty pool), and the arithmetic."""
     limit = context_limit(engine, geometry)
-    layout = pool_layout(geometry, engine.kv_dtype, engine.block_size)
+    layout = pool_layout(geometry, engine.kv_dtype, engine.block_size, engine.kv_scales)
     blocks = int(engine.kv_memory) // layout.block_bytes
     pool = layout.longest_sequence(blocks) or 0
     if engine.allocator == "contiguous" and pool < limit:

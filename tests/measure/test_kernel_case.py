@@ -56,3 +56,13 @@ def test_time_figures_agree_with_numpy() -> None:
     assert row["decode_s"] == np.median(times)
     assert row["decode_mad_s"] == np.median(np.abs(np.array(times) - np.median(times)))
     assert row["bytes_per_s"] == pytest.approx(100 / 2.5)
+
+
+@pytest.mark.parametrize("kv_layout", ["hnd", "nhd"])
+@pytest.mark.parametrize("kv_scales", ["token-head", "tensor-absmax", "tensor-percentile"])
+def test_layouts_and_scales_are_axes_of_kernels_too(kv_scales: str, kv_layout: str) -> None:
+    """Static scales spare their bytes and cost some error; a layout changes neither."""
+    row, _ = _measure(kv_dtype="int8", kv_scales=kv_scales, kv_layout=kv_layout, kv_percentile=99.9)
+    stored = 3 * 50 * 2 * (2 * 16 + (8 if kv_scales == "token-head" else 0))
+    assert row["bytes_read_per_call"] == stored + 2 * 3 * 4 * 16 * 4
+    assert 0.0 < row["error_rel_rms"] < 0.05  # type: ignore[operator]

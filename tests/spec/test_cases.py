@@ -108,6 +108,12 @@ DECIDING: list[tuple[str, Any, dict[str, Any]]] = [
     ("engine.block_size", 8, {}),
     ("engine.kv_dtype", "bf16", {}),
     ("engine.kv_layout", "nhd", {}),
+    ("engine.kv_scales", "tensor-absmax", {"engine.kv_dtype": "int8"}),
+    (
+        "engine.kv_percentile",
+        99.0,
+        {"engine.kv_dtype": "fp8_e4m3", "engine.kv_scales": "tensor-percentile"},
+    ),
     ("engine.kv_memory", "1MiB", {}),
     ("engine.max_sequences", 3, {}),
     ("engine.max_batch_tokens", 3, {}),
@@ -171,6 +177,12 @@ DECIDING: list[tuple[str, Any, dict[str, Any]]] = [
     ("kernel.block_size", 8, {}),
     ("kernel.kv_dtype", "bf16", {}),
     ("kernel.kv_layout", "nhd", {}),
+    ("kernel.kv_scales", "tensor-absmax", {"kernel.kv_dtype": "int8"}),
+    (
+        "kernel.kv_percentile",
+        99.0,
+        {"kernel.kv_dtype": "fp8_e4m3", "kernel.kv_scales": "tensor-percentile"},
+    ),
     ("kernel.batch", 3, {}),
     ("kernel.context", 3, {}),
     ("kernel.query_heads", 4, {}),
@@ -257,7 +269,8 @@ def test_id_is_the_same_in_every_process_and_release() -> None:
 
     (case,) = cases_of(kernel={"batch": 2})
     assert case.kernel is not None
-    text = json.dumps({"kind": "kernel", "kernel": case.kernel.model_dump()}, sort_keys=True)
+    deciding = case.kernel.model_dump(exclude={"kv_scales", "kv_percentile"})  # fp32 needs no scales
+    text = json.dumps({"kind": "kernel", "kernel": deciding}, sort_keys=True)
     assert case.case_id == hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
@@ -270,7 +283,8 @@ def test_columns_are_last_parts_where_unique_else_whole_keys() -> None:
         by_column.setdefault(column(key), set()).add(key)
     shared = {frozenset(keys) for keys in by_column.values() if len(keys) > 1}
     assert shared == {
-        frozenset({f"engine.{x}", f"kernel.{x}"}) for x in ("block_size", "kv_dtype", "kv_layout", "attention")
+        frozenset({f"engine.{x}", f"kernel.{x}"})
+        for x in ("block_size", "kv_dtype", "kv_scales", "kv_percentile", "kv_layout", "attention")
     }
 
 
