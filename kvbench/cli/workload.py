@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
+from kvbench.cli.hits import hits
 from kvbench.cli.output import format_option
-
-if TYPE_CHECKING:
-    from kvbench.spec.workload import WorkloadSettings
-    from kvbench.workload.types import Workload
+from kvbench.cli.source import source_options, workloads_of
 
 
 @click.group()
@@ -20,14 +17,7 @@ def workload() -> None:
 
 
 @workload.command()
-@click.argument("source", metavar="FILE|SUITE")
-@click.option("--trace-format", help="Format of the trace: auto, azure, mooncake, vidur or jsonl.")
-@click.option("--limit", type=int, help="Only the first so many requests of the trace.")
-@click.option("--scale-time", type=float, help="Multiply recorded arrivals; 0.5 is twice the load.")
-@click.option("--scale-tokens", metavar="RATIO", help="Multiply lengths and hash blocks together, as in 1/16.")
-@click.option("--max-input-tokens", type=int, help="Clip longer prompts, and count them.")
-@click.option("--max-output-tokens", type=int, help="Clip longer outputs, and count them.")
-@click.option("--seed", type=int, help="Seed of whatever is drawn.")
+@source_options
 @click.option(
     "--block-size",
     "block_sizes",
@@ -36,76 +26,15 @@ def workload() -> None:
     help="Block size to count blocks and tail waste for; repeatable.",
 )
 @format_option
-def describe(source: str, trace_format: str | None, block_sizes: tuple[int, ...], form: str, **options: Any) -> None:
+def describe(source: str, block_sizes: tuple[int, ...], form: str, **options: Any) -> None:
     """Distributions, arrivals, sharing and tail waste of a trace FILE or of the workloads of a SUITE."""
     from kvbench.workload.describe import DEFAULT_BLOCK_SIZES
     from kvbench.workload.describe import describe as described
     from kvbench.workload.render import FORMATS
 
-    if not source.strip():
-        raise click.BadParameter("give the path of a trace or the name of a suite", param_hint="FILE|SUITE")
-    changes = {name: value for name, value in {"format": trace_format, **options}.items() if value is not None}
-    found = _of_trace(source, changes) if _is_trace(source) else _of_suite(source, changes)
+    found = workloads_of(source, options)
     sizes = sorted(set(block_sizes)) or DEFAULT_BLOCK_SIZES
     click.echo(FORMATS[form]([described(one, sizes) for one in found]))
 
 
-def _is_trace(source: str) -> bool:
-    """A path that exists and is no suite; a name with a folder or the ending of a trace is meant as one."""
-    path = Path(source).expanduser()
-    if path.suffix == ".toml":
-        return False
-    return path.exists() or "/" in source or path.suffix in (".csv", ".jsonl", ".gz")
-
-
-def _of_trace(source: str, changes: dict[str, Any]) -> list[Workload]:
-    """Recorded arrivals where the trace has them."""
-    from kvbench.errors import UsageError
-    from kvbench.workload.build import trace_of, workload_from_trace
-
-    settings = _settings({"source": "trace", "trace": source, "arrival": {"kind": "recorded"}}, changes)
-    trace = trace_of(settings)
-    if not trace.has_arrivals:
-        if "scale_time" in changes:
-            raise UsageError(f"--scale-time: {source} records no arrivals", hint="leave --scale-time out")
-        settings = _settings(settings.model_dump() | {"arrival": {"kind": "all-at-once"}}, {})
-    return [workload_from_trace(trace, settings)]
-
-
-def _of_suite(source: str, changes: dict[str, Any]) -> list[Workload]:
-    """Every different workload of the suite's cases, in their order."""
-    from kvbench.errors import UsageError
-    from kvbench.spec.cases import expand
-    from kvbench.spec.load import load_suite
-    from kvbench.workload.build import build_workload
-
-    found = [case.workload for case in expand(load_suite(source).suite) if case.workload is not None]
-    if not found:
-        raise UsageError(f"suite {source} has no workload", hint="it times kernels only")
-    different = {settings.model_dump_json(): settings for settings in found}
-    return [build_workload(_changed(settings, changes)) for settings in different.values()]
-
-
-def _changed(settings: WorkloadSettings, changes: dict[str, Any]) -> WorkloadSettings:
-    from kvbench.errors import UsageError
-
-    for_traces = sorted({"format", "limit", "scale_time", "scale_tokens"} & changes.keys())
-    if settings.source == "synthetic" and for_traces:
-        names = ", ".join(f"--{name.replace('_', '-')}" for name in for_traces).replace("--format", "--trace-format")
-        raise UsageError(f"{names}: only for traces, and this workload is synthetic", hint="leave it out")
-    if settings.arrival.kind != "recorded" and "scale_time" in changes:
-        raise UsageError("--scale-time: only for recorded arrivals", hint="leave it out")
-    return _settings(settings.model_dump(), changes)
-
-
-def _settings(base: dict[str, Any], changes: dict[str, Any]) -> WorkloadSettings:
-    from pydantic import ValidationError
-
-    from kvbench.spec.problems import SuiteError
-    from kvbench.spec.translate import problems_of
-    from kvbench.spec.workload import WorkloadSettings
-
-    try:
-        return WorkloadSettings.model_validate(base | changes)
-    except ValidationError as error:
-        raise SuiteError(problems_of(error, WorkloadSettings, "workload"), what="the workload") from None
+workload.add_command(hits)

@@ -1,9 +1,10 @@
 """Victims by a key, among blocks that nothing published depends on: a lazy heap.
 
-A block may go when another copy of its content exists or no published content continues it. At most one heap entry per
-block. Keys never fall while a block is published, so an entry may be too low but never too high: it is checked when it
-is met, and goes back with the key of the day. An entry that may not go when met is dropped and comes back when its
-last child is taken. So an operation costs O(log n) whatever the policy, and whoever is taken has the least key.
+A block may go when another copy of its content exists or no published content continues it. It comes into the heap when
+it may go: on its release, with its content's next copy, or when the last block that continues it is taken; one that may
+not go any more is dropped when it is met. There is at most one entry per block. Keys never fall while a block is
+published, so an entry may be too low but never too high: it goes back with the key of the day. So an operation costs
+O(log n) whatever the policy, and whoever is taken has the least key.
 """
 
 from __future__ import annotations
@@ -72,7 +73,8 @@ class LeafHeap:
             self._released += 1
             facts.used[block] = self._released
             facts.round[block] = self._rounds
-            self._push(block)
+            if self._may_go(block):
+                self._push(block)
 
     def forget(self, blocks: Int64s) -> None:
         """A hit each. Entries of blocks in use are skipped when met."""
@@ -152,7 +154,7 @@ class LeafHeap:
 
     def _push_cached(self, blocks: list[int]) -> None:
         for block in blocks:
-            if self._pool.state[block] == CACHED:
+            if self._may_go(block):
                 self._push(block)
 
     def _push(self, block: int) -> None:
