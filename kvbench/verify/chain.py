@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+_MASK = (1 << 64) - 1
 ROOT = mix(0x6B76)
 UInt64s = np.ndarray[tuple[int], np.dtype[np.uint64]]
 
@@ -27,9 +28,17 @@ def next_link(link: int, token: int) -> int:
     return mix(link ^ mix(token))
 
 
-def token_after(link: int, vocab_size: int) -> int:
-    """What the oracle's model answers to a sequence that ends with this number."""
-    return link % vocab_size
+def token_after(link: int, vocab_size: int, key: int | None = None) -> int:
+    """What the oracle's model answers to a sequence that ends with this number; `key` is the random number of a token
+    that is drawn, None when the likeliest is wanted."""
+    return (link if key is None else mix(link ^ (key & _MASK))) % vocab_size
+
+
+def candidates_after(link: int, vocab_size: int, count: int) -> tuple[list[int], list[float]]:
+    """The `count` likeliest answers, all different, and their log-probabilities, falling."""
+    first = token_after(link, vocab_size)
+    leads = np.array([1 + next_link(link, rank) % 1_000_003 for rank in range(count)])
+    return [(first + rank) % vocab_size for rank in range(count)], (-np.cumsum(leads) / 1e6).tolist()
 
 
 def group_mark(group: int) -> int:

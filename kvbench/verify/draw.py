@@ -12,7 +12,7 @@ from typing import Any, get_args
 from pydantic import ValidationError
 
 from kvbench.spec.engine import EngineSettings
-from kvbench.verify.honest import VOCAB, honest_output
+from kvbench.verify.honest import VOCAB, honest_outputs
 from kvbench.verify.scenario import FAULT_KINDS, Ask, Fault, Scenario
 
 LONGEST_STEM = 48
@@ -20,7 +20,7 @@ FAULT_RATE = 0.02
 """Faults per turn and request in flight, near enough."""
 GROUPS: tuple[tuple[int | None, ...], ...] = ((None,), (None,), (None,), (None, None))
 """Layer groups: a window each, None for full attention"""
-_FIXED = frozenset({"attention", "weight_dtype", "kv_dtype"})
+_FIXED = frozenset({"attention", "weight_dtype", "kv_dtype", "kv_layout"})
 """Settings that only tensors know"""
 
 
@@ -29,9 +29,9 @@ def draw_scenario(seed: int, fault_rate: float = FAULT_RATE) -> Scenario:
     rng = random.Random(seed)
     windows = rng.choice(GROUPS)
     engine, settings = _draw_settings(rng, windows)
-    asks = tuple(_draw_asks(rng))
+    asks = tuple(_draw_asks(rng, settings.max_sequences if settings.allocator == "paged" else 1))
     longest = max(len(ask.prompt) + ask.output for ask in asks)
-    needed = -(-longest // settings.block_size) * len(windows)
+    needed = len(windows) * max(_blocks(ask, settings.block_size) for ask in asks)
     blocks = needed + rng.choice([0, 0, 1, 2, 4, needed, 3 * needed])
     if settings.allocator != "paged":
         blocks = 2 * needed + rng.randrange(2 * needed)
@@ -46,6 +46,12 @@ def draw_scenario(seed: int, fault_rate: float = FAULT_RATE) -> Scenario:
         faults=tuple(_draw_faults(rng, turns, len(asks), fault_rate)),
         weak_hash=settings.prefix_cache == "hash" and rng.random() < 0.15,
     )
+
+
+def _blocks(ask: Ask, block_size: int) -> int:
+    """Blocks of one layer group that the request needs at most: what is full of its prompt is shared."""
+    shared = len(ask.prompt) // block_size
+    return shared + ask.width * (-(-(len(ask.prompt) + ask.output) // block_size) - shared)
 
 
 def _draw_settings(rng: random.Random, windows: tuple[int | None, ...]) -> tuple[dict[str, Any], EngineSettings]:
@@ -82,7 +88,7 @@ def _named_settings() -> list[tuple[str, tuple[Any, ...]]]:
     return found
 
 
-def _draw_asks(rng: random.Random) -> list[Ask]:
+def _draw_asks(rng: random.Random, seats: int) -> list[Ask]:
     """Up to 14 requests; a few common beginnings, so that prefixes are shared, few ids, so that they part late, and
     prompts that go on where an earlier answer ended."""
     stems = [[rng.randrange(4) for _ in range(rng.randrange(1, 30))] for _ in range(2)]
@@ -91,10 +97,12 @@ def _draw_asks(rng: random.Random) -> list[Ask]:
         stem = rng.choice([*stems, []])[: rng.randrange(1, 31)]
         if asks and rng.random() < 0.3:
             earlier = rng.choice(asks)
-            stem = [*earlier.prompt, *honest_output(earlier)]
+            stem = [*earlier.prompt, *honest_outputs(earlier)[0]]
         prompt = (*stem[:LONGEST_STEM], *(rng.randrange(4) for _ in range(rng.randrange(1, 16))))
         output = rng.randint(1, 14)
-        forced = tuple(rng.randrange(VOCAB) for _ in range(output)) if rng.random() < 0.3 else None
+        width = rng.randint(2, min(4, seats)) if seats > 1 and rng.random() < 0.25 else 1
+        is_search = width > 1 and rng.random() < 0.5
+        forced = tuple(rng.randrange(VOCAB) for _ in range(output)) if width == 1 and rng.random() < 0.3 else None
         asks.append(
             Ask(
                 request_id=request_id,
@@ -104,6 +112,8 @@ def _draw_asks(rng: random.Random) -> list[Ask]:
                 salt=rng.choice([None, None, "a", "b"]),
                 stops=rng.random() < 0.3,
                 forced=forced,
+                samples=1 if is_search else width,
+                beams=width if is_search else 0,
             )
         )
     return asks

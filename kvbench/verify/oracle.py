@@ -13,7 +13,7 @@ import numpy as np
 
 from kvbench.engine.copies import Outcome
 from kvbench.errors import InternalError
-from kvbench.verify.chain import ROOT, UInt64s, group_mark, next_link, token_after
+from kvbench.verify.chain import ROOT, UInt64s, candidates_after, group_mark, next_link, token_after
 
 if TYPE_CHECKING:
     from kvbench.cache.types import Int64s, Transfers
@@ -77,17 +77,17 @@ class OracleDevice:
         return [answers[row] for row in batch.logit_rows.tolist()]
 
     def sample(self, logits: list[int], params: list[SamplingParams], keys: Int64s) -> Int64s:
-        """The token that follows from each number; every request of a verification is greedy."""
+        """The token that follows from each number, and from its random number where it is drawn."""
         if not len(logits) == len(params) == len(keys):
             raise InternalError(f"{len(logits)} rows are sampled for {len(params)} sequences")
-        return np.array([token_after(link, self.vocab_size) for link in logits], np.int64)
+        drawn = zip(logits, params, keys.tolist(), strict=True)
+        chosen = [token_after(link, self.vocab_size, None if one.is_greedy else key) for link, one, key in drawn]
+        return np.array(chosen, np.int64)
 
     def candidates(self, logits: list[int], rows: Int64s, count: int) -> Candidates:
-        """The token that follows, then others that follow from it, with log-probabilities that the number decides."""
-        first = np.array([token_after(logits[row], self.vocab_size) for row in rows.tolist()], np.int64)
-        leads = [[1 + next_link(logits[row], rank) % 997 for rank in range(count)] for row in rows.tolist()]
-        ids = (first[:, None] + np.arange(count)) % self.vocab_size
-        return ids, -np.cumsum(np.array(leads), axis=1) / 997
+        """The likeliest tokens of each row, for beam search."""
+        found = [candidates_after(logits[row], self.vocab_size, count) for row in rows.tolist()]
+        return np.array([ids for ids, _ in found], np.int64), np.array([scores for _, scores in found])
 
     def reset(self) -> None:
         self.links[:] = POISON

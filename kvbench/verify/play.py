@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, cast
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 from pydantic import ValidationError
@@ -12,17 +12,20 @@ from pydantic import ValidationError
 from kvbench.cache.manager import make_manager
 from kvbench.cache.paged import PagedManager
 from kvbench.cache.types import CacheGroup, CacheManager, CacheSettings
+from kvbench.engine.beams import BeamParams
 from kvbench.engine.job import Job
 from kvbench.engine.loop import EngineLoop
+from kvbench.engine.sampling import GREEDY, SamplingParams
 from kvbench.errors import InternalError, UsageError
 from kvbench.spec.engine import EngineSettings
 from kvbench.verify.corrupt import corrupt_and_detect
-from kvbench.verify.honest import STOP_TOKENS, VOCAB, honest_output
+from kvbench.verify.honest import VOCAB, honest_outputs, stop_tokens
 from kvbench.verify.oracle import OracleDevice
 from kvbench.verify.watch import Watch
 from kvbench.verify.weak_hash import WEAK, offer_weak_digest
 
 if TYPE_CHECKING:
+    from kvbench.cache.types import Int32s
     from kvbench.engine.telemetry import RequestRecord
     from kvbench.verify.scenario import Ask, Fault, Scenario
 
@@ -79,6 +82,7 @@ class _Session:
             cast("CacheManager", self.watch), self.settings, self.device,
             block_bytes=1, vocab_size=VOCAB, clock=self.clock, check=True,
         )  # fmt: skip
+        self.watch.may_refuse = self._decodes_among_others
         self.injected = 0
         self._aborted: set[int] = set()
         self._faults: dict[int, list[Fault]] = {}
@@ -108,6 +112,12 @@ class _Session:
         if promised and record is not None and record.preemptions:
             raise InternalError("a preemption, although room was promised to everyone")
 
+    def _decodes_among_others(self, rows: Int32s) -> bool:
+        scheduler = self.engine.scheduler
+        running = [*scheduler.prefilling, *scheduler.decoding.sequences]
+        others = len({sequence.request_id for sequence in running}) > 1
+        return others and rows[0] in [sequence.table_row for sequence in scheduler.decoding.sequences]
+
     def _inject(self, fault: Fault) -> None:
         rng = random.Random(fault.argument)
         self.injected += 1
@@ -125,12 +135,12 @@ class _Session:
                 raise InternalError(f"damage that nobody noticed: {unnoticed}")
 
     def _abort(self, request_id: int) -> None:
-        scheduler = self.engine.scheduler
-        alive = [*scheduler.waiting, *scheduler.prefilling, *scheduler.decoding.sequences]
-        if request_id in [sequence.request_id for sequence in alive]:
+        try:
             self.engine.abort(request_id)
-            self.engine.check_invariants()
-            self._aborted.add(request_id)
+        except UsageError:  # it has not come yet, or is over
+            return
+        self.engine.check_invariants()
+        self._aborted.add(request_id)
 
     def _evict(self, count: int) -> None:
         if isinstance(self.watch.manager, PagedManager):
@@ -138,7 +148,7 @@ class _Session:
             self.engine.check_invariants()
 
     def _check_the_end(self) -> None:
-        records, outputs = self.engine.take_finished(), self.engine.take_outputs()
+        records, outputs = self.engine.take_finished(), self.engine.take_all_outputs()
         asked = sorted(ask.request_id for ask in self.scenario.asks)
         if sorted(record.request_id for record in records) != asked:
             raise InternalError("requests are lost or finished twice")
@@ -149,14 +159,18 @@ class _Session:
         if stats.blocks_used or stats.blocks_in_transfer or stats.reserved_slots:
             raise InternalError(f"{stats.blocks_used} blocks are still used when everything is over")
 
-    def _check_answer(self, record: RequestRecord, ask: Ask, output: list[int]) -> None:
-        expected = honest_output(ask)
+    def _check_answer(self, record: RequestRecord, ask: Ask, outputs: list[list[int]]) -> None:
+        expected = honest_outputs(ask)
         if ask.request_id in self._aborted:
-            expected = expected[: record.output_tokens]
+            if ask.beams:
+                return
+            expected = [right[: len(output)] for right, output in zip(expected, outputs, strict=False)]
         elif record.finish_reason not in ("length", "stop"):
             raise InternalError(f"request {ask.request_id} ended as {record.finish_reason}: {record.error}")
-        if output != expected or record.output_tokens != len(expected):
-            raise InternalError(f"request {ask.request_id} got {output}, right is {expected}")
+        if outputs != expected:
+            raise InternalError(f"request {ask.request_id} got {outputs}, right is {expected}")
+        if ask.width == 1 and record.output_tokens != len(outputs[0]):
+            raise InternalError(f"request {ask.request_id} counts {record.output_tokens} output tokens: {outputs[0]}")
 
 
 def _settings(scenario: Scenario) -> EngineSettings:
@@ -173,7 +187,10 @@ def _job(ask: Ask) -> Job:
         prompt=np.array(ask.prompt, np.int32),
         max_tokens=ask.output,
         forced=None if ask.forced is None else np.array(ask.forced, np.int32),
-        stop_tokens=STOP_TOKENS if ask.stops else frozenset(),
+        stop_tokens=stop_tokens(ask),
+        sampling=SamplingParams(1.0) if ask.samples > 1 else GREEDY,
+        n=ask.samples,
+        beams=BeamParams(ask.beams) if ask.beams else None,
         arrival_s=float(ask.arrival),
         salt=ask.salt,
     )
@@ -182,20 +199,14 @@ def _job(ask: Ask) -> Job:
 def _cache_settings(scenario: Scenario, settings: EngineSettings) -> CacheSettings:
     if scenario.weak_hash:
         offer_weak_digest()
-    groups = tuple(CacheGroup("full" if w is None else "window", w) for w in scenario.windows)
-    return CacheSettings(
-        block_size=settings.block_size,
-        num_blocks=scenario.num_blocks,
-        max_sequences=settings.max_sequences,
-        max_context=scenario.max_context,
-        groups=groups,
-        allocator=settings.allocator,
-        prefix_cache=settings.prefix_cache,
-        hash_function=WEAK if scenario.weak_hash else settings.hash_function,
-        partial_block_reuse=settings.partial_block_reuse,
-        eviction=settings.eviction,
-        lrc_alpha=settings.lrc_alpha,
-        lrc_beta=settings.lrc_beta,
-        host_blocks=scenario.host_blocks,
-        host_eviction=settings.host_eviction,
-    )
+    shared = {f.name for f in fields(CacheSettings)} & EngineSettings.model_fields.keys()
+    chosen: dict[str, Any] = {name: getattr(settings, name) for name in shared}
+    chosen |= {
+        "num_blocks": scenario.num_blocks,
+        "host_blocks": scenario.host_blocks,
+        "max_context": scenario.max_context,
+        "groups": tuple(CacheGroup("full" if w is None else "window", w) for w in scenario.windows),
+    }
+    if scenario.weak_hash:
+        chosen["hash_function"] = WEAK
+    return CacheSettings(**chosen)

@@ -34,6 +34,15 @@ class Ask:
     stops: bool = False
     """Whether every ninth token id ends the output"""
     forced: tuple[int, ...] | None = None
+    samples: int = 1
+    """Outputs drawn at random"""
+    beams: int = 0
+    """Width of a beam search, 0 for none"""
+
+    @property
+    def width(self) -> int:
+        """Sequences that serve it"""
+        return max(self.samples, self.beams)
 
 
 @dataclass(frozen=True, slots=True)

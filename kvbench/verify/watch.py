@@ -12,6 +12,8 @@ from kvbench.verify.chain import Links
 from kvbench.verify.inside import pool_of, tables_of
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from kvbench.cache.content import Content
     from kvbench.cache.tables import BlockTables
     from kvbench.cache.types import Admission, AppendPlan, CacheManager, Int32s, Plan, Transfers
@@ -34,6 +36,8 @@ class Watch:
         self.manager = manager
         self.device = device
         self.refusals = Refusals()
+        self.may_refuse: Callable[[Int32s], bool] = lambda rows: False
+        """Whether growth of these rows may be refused: theirs was not promised, and somebody else can make room"""
         self._links: dict[int, Links] = {}
         self._computed: set[tuple[str | None, int]] = set()
         """(salt, number) of every position whose KV was ever computed: what a hit may find"""
@@ -41,8 +45,8 @@ class Watch:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.manager, name)
 
-    def plan(self, content: Content, hold_tokens: int, promise_tokens: int = 0, *, readmission: bool = False) -> Plan:
-        plan = self.manager.plan(content, hold_tokens, promise_tokens, readmission=readmission)
+    def plan(self, content: Content, hold_tokens: int, promise_tokens: int = 0, **options: Any) -> Plan:
+        plan = self.manager.plan(content, hold_tokens, promise_tokens, **options)
         if self.refusals.admissions and plan.fits and self._tables().live.any():
             self.refusals.admissions -= 1
             self.refusals.injected += 1
@@ -51,7 +55,7 @@ class Watch:
 
     def plan_append(self, rows: Int32s, new_lengths: Int32s) -> AppendPlan:
         plan = self.manager.plan_append(rows, new_lengths)
-        if self.refusals.growths and plan.fits and len(rows) > 1:
+        if self.refusals.growths and plan.fits and self.may_refuse(rows):
             self.refusals.growths -= 1
             self.refusals.injected += 1
             return replace(plan, fits=False, shortfall_blocks=1)

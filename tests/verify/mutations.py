@@ -11,7 +11,20 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kvbench.cache import admission, books, content, eviction, host_tier, paged, pool, prefix, publishing, tables
+from kvbench.cache import (
+    admission,
+    books,
+    content,
+    growth,
+    hash_index,
+    host_tier,
+    paged,
+    pool,
+    prefix,
+    publishing,
+    tables,
+)
+from kvbench.cache.eviction import lru
 from kvbench.engine import sequence
 
 Mutation = Callable[[pytest.MonkeyPatch], None]
@@ -51,7 +64,12 @@ def _publish_before_the_step(patch: pytest.MonkeyPatch) -> None:
 
 def _hits_stay_evictable(patch: pytest.MonkeyPatch) -> None:
     """A hit is not taken out of the eviction order (E06)."""
-    patch.setattr(eviction.LruLog, "forget", lambda self, blocks: None)
+    patch.setattr(lru.LruLog, "forget", lambda self, blocks: None)
+
+
+def _no_copy_on_write(patch: pytest.MonkeyPatch) -> None:
+    """A shared or published tail is written in place."""
+    patch.setattr(growth, "_copies", lambda *_: [])
 
 
 def _copies_are_forgotten(patch: pytest.MonkeyPatch) -> None:
@@ -93,7 +111,7 @@ def _believe_the_digest(patch: pytest.MonkeyPatch) -> None:
             found.append(self.blocks[key])
         return np.array(found, np.int64)
 
-    patch.setattr(prefix.HashIndex, "find", find)
+    patch.setattr(hash_index.HashIndex, "find", find)
 
 
 def _ignore_salts(patch: pytest.MonkeyPatch) -> None:
@@ -167,7 +185,7 @@ def _evicted_blocks_stay_in_the_index(patch: pytest.MonkeyPatch) -> None:
         self._pool.content_ids[blocks] = 0
         return []
 
-    patch.setattr(prefix.HashIndex, "remove", remove)
+    patch.setattr(hash_index.HashIndex, "remove", remove)
 
 
 def _the_last_owner_frees_all(patch: pytest.MonkeyPatch) -> None:
@@ -199,6 +217,7 @@ MUTATIONS: dict[str, Mutation] = {
         _publish_a_block_early,
         _publish_before_the_step,
         _hits_stay_evictable,
+        _no_copy_on_write,
         _copies_are_forgotten,
         _transfers_are_never_complete,
         _free_a_block_twice,

@@ -9,7 +9,7 @@ import pytest
 from kvbench.errors import UsageError
 from kvbench.verify.campaign import Budget, campaign, play_batch
 from kvbench.verify.draw import draw_scenario
-from kvbench.verify.honest import honest_output
+from kvbench.verify.honest import honest_outputs
 from kvbench.verify.play import Outcome, play
 from kvbench.verify.scenario import Fault, Scenario
 from kvbench.verify.shrink import failure_kind, shrink
@@ -64,9 +64,9 @@ def test_processes_play_the_same_seeds() -> None:
 
 
 def test_an_answer_depends_on_every_token_of_the_prompt() -> None:
-    ask = replace(draw_scenario(3).asks[0], prompt=(1, 2, 3), output=2, forced=None, stops=False)
+    ask = replace(draw_scenario(3).asks[0], prompt=(1, 2, 3), output=2, forced=None, stops=False, beams=0)
     other = replace(ask, prompt=(0, 2, 3))
-    assert honest_output(ask) != honest_output(other)
+    assert honest_outputs(ask) != honest_outputs(other)
 
 
 def test_a_planted_fault_shrinks_to_a_few_requests_and_replays(monkeypatch: pytest.MonkeyPatch) -> None:
