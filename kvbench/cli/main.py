@@ -21,6 +21,7 @@ from kvbench.errors import ExitCode, InternalError, KvbenchError
 # name -> (module:command, the line that `kvbench --help` prints without importing the module)
 COMMANDS: dict[str, tuple[str, str]] = {
     "sweep": ("kvbench.cli.sweep:sweep", "Run a suite: every case through the engine, on this device."),
+    "tune": ("kvbench.cli.tune:tune", "Search strategies for kernel configurations, on recorded spaces."),
     "report": ("kvbench.cli.report:report", "Tables of a run."),
     "size": ("kvbench.cli.size:size", "The memory arithmetic for a model on a GPU."),
     "suites": ("kvbench.cli.suites:suites", "List, show and describe suites."),

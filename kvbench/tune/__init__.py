@@ -1,0 +1,1 @@
+"""Find a good kernel configuration with few trials."""

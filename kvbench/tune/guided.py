@@ -1,0 +1,125 @@
+"""Search by a surrogate: learn from what was timed, try what looks best or is worth knowing, stay near the best half
+of the time.
+
+1. A few configurations spread over the space (maximin over ranks), after the given ones.
+2. Trees are fitted to log time, cut off above the 75th percentile: bad is bad enough, differences among the good ones
+   are what matters. What could not be timed counts as bad, so that the surrogate learns where failures lie.
+3. The candidate with the least `mean − k · deviation` is tried next, k drawn anew from an exponential law, so that both
+   greedy and curious picks occur. With a fixed chance candidates are only the neighbours of the best three.
+
+Fitted again when the sample has grown by a twentieth. No constant here was fitted to one space.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kvbench.tune.trees import fit, predict
+
+if TYPE_CHECKING:
+    from kvbench.tune.space import Space
+
+SPREAD = 16
+TREES = 24
+CURIOSITY = 0.5
+"""Mean of k"""
+NEAR = 0.3
+"""Chance that only neighbours of the best are looked at"""
+BEST = 3
+CUT_QUANTILE = 0.75
+GROWTH = 0.05
+CANDIDATES = 2000
+
+
+class Guided:
+    """See the head of this file."""
+
+    def __init__(self, space: Space, seed: int, first: tuple[int, ...] = ()) -> None:
+        self._space = space
+        self._random = np.random.default_rng(seed)
+        self._is_tried = np.zeros(len(space), dtype=bool)
+        self._places: list[int] = []
+        self._times: list[float] = []
+        self._coming = list(dict.fromkeys([*first, *self._spread()]))
+        self._neighbours: dict[int, NDArray[np.int64]] = {}
+
+    def ask(self) -> int | None:
+        if not self._coming:
+            self._coming = self._choose()
+        if not self._coming:
+            return None
+        place = self._coming.pop(0)
+        self._is_tried[place] = True
+        return place
+
+    def tell(self, place: int, time_s: float | None) -> None:
+        self._places.append(place)
+        self._times.append(np.inf if time_s is None else time_s)
+
+    def _spread(self) -> list[int]:
+        """Places far from each other, of a random sample."""
+        levels = self._space.levels / np.maximum(self._space.levels.max(axis=0), 1)
+        sample = self._random.permutation(len(self._space))[:300]
+        chosen = [int(sample[0])]
+        distance = np.abs(levels[sample] - levels[sample[0]]).sum(axis=1)
+        while len(chosen) < min(SPREAD, len(sample)):
+            at = int(np.argmax(distance + 1e-9 * self._random.random(len(sample))))
+            chosen.append(int(sample[at]))
+            distance = np.minimum(distance, np.abs(levels[sample] - levels[sample[at]]).sum(axis=1))
+        return chosen
+
+    def _choose(self) -> list[int]:
+        """The next few places, from one fit."""
+        left = np.flatnonzero(~self._is_tried)
+        if not len(left):
+            return []
+        times = np.array(self._times)
+        if not np.isfinite(times).any():
+            return [int(self._random.choice(left))]
+        near = self._near_the_best(times)
+        if len(left) > CANDIDATES:
+            left = np.union1d(self._random.choice(left, CANDIDATES, replace=False), near)
+        return self._least(left, np.isin(left, near), self._fitted(times, left))
+
+    def _near_the_best(self, times: NDArray[np.float64]) -> NDArray[np.int64]:
+        found = [np.zeros(0, dtype=np.int64)]
+        for at in np.argsort(times, kind="stable")[:BEST].tolist():
+            place = self._places[at]
+            if place not in self._neighbours:
+                self._neighbours[place] = self._space.neighbours(place)
+            found.append(self._neighbours[place])
+        near = np.unique(np.concatenate(found))
+        return near[~self._is_tried[near]]
+
+    def _fitted(
+        self, times: NDArray[np.float64], candidates: NDArray[np.int64]
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Predicted mean and deviation of the candidates' log time."""
+        highest = float(np.quantile(times[np.isfinite(times)], CUT_QUANTILE))
+        y = np.log(np.minimum(times, highest))
+        y = (y - y.min()) / (y.std() + 1e-12)
+        features = self._space.features
+        tries = max(3, features.shape[1] // 3)
+        forest = fit(features[self._places], y, trees=TREES, tries=tries, seed=int(self._random.integers(1 << 30)))
+        return predict(forest, features[candidates])
+
+    def _least(
+        self,
+        candidates: NDArray[np.int64],
+        is_near: NDArray[np.bool_],
+        predicted: tuple[NDArray[np.float64], NDArray[np.float64]],
+    ) -> list[int]:
+        mean, deviation = predicted
+        chosen: list[int] = []
+        for _ in range(min(max(1, int(len(self._places) * GROWTH)), len(candidates))):
+            promise = mean - self._random.exponential(CURIOSITY) * deviation
+            promise += 1e-9 * self._random.random(len(promise))
+            if self._random.random() < NEAR and is_near.any():
+                promise = np.where(is_near, promise, np.inf)
+            at = int(np.argmin(promise))
+            chosen.append(int(candidates[at]))
+            mean[at], is_near[at] = np.inf, False
+        return chosen
