@@ -125,17 +125,19 @@ def hashing(function: str, repeats: int) -> list[float]:
     return samples
 
 
-def decode_steps(manager: CacheManager, steps: int) -> tuple[list[float], list[float], list[float]]:
-    """256 rows of different lengths: (append with slots, mark computed, share of rows that crossed a block)."""
+def decode_steps(
+    manager: CacheManager, steps: int, num_rows: int = ROWS
+) -> tuple[list[float], list[float], list[float]]:
+    """Rows of different lengths: (append with slots, mark computed, share of rows that crossed a block)."""
     contents, rows = [], []
-    for seed in range(ROWS):
+    for seed in range(num_rows):
         content = Content(fresh_prompt().tokens[: 600 + seed], capacity=4096)
         rows.append(manager.commit(manager.plan(content, content.length)).row)
         contents.append(content)
     batch = ints(*rows)
     lengths = ints(*(content.length for content in contents))
     manager.mark_computed(batch, lengths)
-    ones = np.ones(ROWS, dtype=np.int32)
+    ones = np.ones(num_rows, dtype=np.int32)
     grown, marked, crossing = [], [], []
     for _ in range(steps):
         for content in contents:
@@ -179,14 +181,35 @@ def cache_figures(repeats: int) -> Iterator[Figure]:
     yield figure(f"mark computed, 256 rows, {np.mean(crossing):.1%} cross a block", marked, 40)
 
 
+def look_ups(manager: CacheManager, repeats: int) -> list[float]:
+    """Plans of a prompt that is cached whole; nothing is admitted."""
+    tokens = np.append(fresh_prompt().tokens, 7)
+    row = manager.commit(manager.plan(Content(tokens), PROMPT + 1)).row
+    manager.mark_computed(ints(row), ints(PROMPT + 1))
+    manager.release(row)
+    samples = []
+    for _ in range(repeats):
+        content = hashed(Content(tokens), manager)
+        start = time.perf_counter_ns()
+        plan = manager.plan(content, PROMPT + 1)
+        samples.append(since(start))
+        if plan.cached_tokens != PROMPT:
+            raise SystemExit("the hits that this figure is about did not happen")
+    return samples
+
+
 def flatness(repeats: int) -> Iterator[Figure]:
     """The same calls in pools of 10³ to 10⁶ blocks, full of cached blocks: nothing may grow with the pool."""
     for blocks in (1_000, 10_000, 100_000, 1_000_000):
-        manager = manager_of(blocks, prefix_cache="hash")
-        admission_and_free(manager, blocks * BLOCK_SIZE // PROMPT + 1)
-        admitted, freed = admission_and_free(manager, repeats)
-        yield figure(f"admission with 128 evictions, pool of {blocks:,}", admitted)
-        yield figure(f"free, pool of {blocks:,}", freed)
+        for index, eviction in (("hash", "lru"), ("radix", "lru"), ("hash", "lrc-age")):
+            manager = manager_of(blocks, prefix_cache=index, eviction=eviction)
+            admission_and_free(manager, blocks * BLOCK_SIZE // PROMPT + 1)
+            at = f"{index}, {eviction}, pool of {blocks:,}"
+            admitted, freed = admission_and_free(manager, repeats)
+            yield figure(f"128 evictions, {at}", admitted)
+            yield figure(f"free, {at}", freed)
+            yield figure(f"look-up of 128 hits, {at}", look_ups(manager, repeats))
+            yield figure(f"append of 16 rows, {at}", decode_steps(manager, repeats, 16)[0])
 
 
 def scheduler_figures(repeats: int) -> Iterator[Figure]:

@@ -86,6 +86,7 @@ class EngineLoop:
         self.vocab_size = vocab_size
         self.clock: Clock = clock or WallClock()
         self.scheduler = Scheduler(manager, settings)
+        self.scheduler.timer = self.clock.now
         self._recorder = Recorder(block_bytes)
         self._check = check
         self._live: dict[int, Sequence] = {}

@@ -58,6 +58,7 @@ class Recorder:
             swap_out_bytes=done["swap_out"] * self.block_bytes,
             swap_in_bytes=done["swap_in"] * self.block_bytes,
             promotion_stall_s=moved.promotion_stall_s,
+            prefix_lookup_s=schedule.lookup_s,
             copy_on_write_copies=stats.copy_on_write_copies - last.copy_on_write_copies,
             readmission_queries=stats.preempted_queries - last.preempted_queries,
             readmission_hits=stats.preempted_hits - last.preempted_hits,

@@ -46,6 +46,8 @@ class Schedule:
     num_decodes: int = 0
     pieces: list[Piece] = field(default_factory=list)
     admissions: int = 0
+    lookup_s: float = 0.0
+    """Spent on admission plans, look-ups included"""
     preemptions: int = 0
     failed: list[Sequence] = field(default_factory=list)
     beams: list[BeamStep] = field(default_factory=list)

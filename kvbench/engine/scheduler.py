@@ -19,7 +19,7 @@ from kvbench.engine.waiting import WaitingQueue
 from kvbench.errors import InternalError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from numpy.typing import NDArray
 
@@ -45,6 +45,8 @@ class Scheduler:
         self.held: list[Sequence] = []
         self.branching = Branching(self)
         self._step = Schedule()
+        self.timer: Callable[[], float] | None = None
+        """Seconds, to time look-ups with"""
 
     @property
     def num_running(self) -> int:
@@ -160,7 +162,11 @@ class Scheduler:
     def _plan(self, sequence: Sequence, hold_tokens: int) -> Plan:
         promise, readmission = self.admission.promise(sequence), sequence.preemptions > 0
         forks = 0 if sequence.group is None else self.branching.fork_blocks(sequence, promise)
-        return self.manager.plan(sequence.content, hold_tokens, promise, readmission=readmission, fork_blocks=forks)
+        started = self.timer() if self.timer is not None else 0.0
+        plan = self.manager.plan(sequence.content, hold_tokens, promise, readmission=readmission, fork_blocks=forks)
+        if self.timer is not None:
+            self._step.lookup_s += self.timer() - started
+        return plan
 
     def _seat(self, sequence: Sequence, plan: Plan) -> None:
         admitted = self.manager.commit(plan)

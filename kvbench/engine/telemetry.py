@@ -51,6 +51,8 @@ class StepRecord:
     swap_in_bytes: int = 0
     failed_copies: int = 0
     """Block copies that left nothing readable; what they would have brought was computed again."""
+    prefix_lookup_s: float = 0.0
+    """Time spent looking prompts up in the prefix cache and planning their admission; 0 by a virtual clock."""
 
 
 @dataclass(slots=True)

@@ -199,6 +199,7 @@ def _cache(steps: Sequence[StepRecord]) -> dict[str, Value]:
         "prefix_hit_rate": _over(totals["prefix_cache_hits"], totals["prefix_cache_queries"]),
         "host_promoted_bytes": promoted,
         "promotion_stall_s": math.fsum(step.promotion_stall_s for step in steps),
+        "prefix_lookup_s": math.fsum(step.prefix_lookup_s for step in steps),
         "context_tokens_total": sum(step.context_tokens for step in steps),
     }
 

@@ -113,6 +113,7 @@ ENGINE_METRICS = (
     _ratio("external_share_peak", "", "The same, peak.", "lower"),
     _count("prefix_cache_queries", "tokens", "Prompt tokens looked up, first admissions only."),
     _count("prefix_cache_hits", "tokens", "Of these, found."),
+    _seconds("prefix_lookup_s", "Time spent on admission plans: digests, look-ups, counting; 0 by a virtual clock."),
     _ratio("prefix_hit_rate", "", "Hits over look-ups, first admissions only.", "higher"),
     _count("readmission_queries", "tokens", "Tokens looked up when coming back after a preemption."),
     _count("readmission_hits", "tokens", "Of these, found."),

@@ -95,6 +95,7 @@ STEP_COLUMNS = (
     _count("evictions", "blocks", "Cached blocks that lost their contents in this step."),
     _count("prefix_cache_queries", "tokens", "Prompt tokens looked up, first admissions only."),
     _count("prefix_cache_hits", "tokens", "Prompt tokens found, first admissions only."),
+    _seconds("prefix_lookup_s", "Time the step spent on admission plans, look-ups included; 0 by a virtual clock."),
     _count("host_offload_bytes", "B", "Bytes copied from device to host in this step."),
     _count("host_promotions", "blocks", "Blocks copied back from host to device in this step."),
     _count("disk_offload_bytes", "B", "Bytes written from host to disk in this step."),
