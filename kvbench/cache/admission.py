@@ -105,6 +105,7 @@ def _counted(books: Books, content: Content, wanted: _Wanted, epoch: int, detail
         evict_blocks=max(0, new - books.pool.free),
         shortfall_blocks=max(0, shortfall),
         epoch=epoch,
+        spare_blocks=max(0, -shortfall),
         detail=detail,
     )
 

@@ -1,10 +1,13 @@
-"""The baseline that paging replaced: every sequence reserves `max_context` slots in one piece.
+"""The baselines that paging replaced: every sequence reserves adjacent blocks when it is admitted, and no more later.
 
-Of one reservation of `need` adjacent blocks, for a sequence of n tokens, in slots:
+How many is the `reservation` (reservations.py); where they lie is up to the allocator: `contiguous` takes the first
+piece that is large enough (extents.py), `buddy` a piece of 2^k blocks (buddy.py). Of one reservation of `need` blocks
+in a piece of `taken` blocks, for a sequence of n tokens, in slots:
 
     [0, n)                          tokens
     [n, ⌈n / B⌉ · B)                internal waste, as in the paged pool
     [⌈n / B⌉ · B, need · B)         reserved for tokens that may never come
+    [need · B, taken · B)           internal waste of the buddy system: no token will ever come
 """
 
 from __future__ import annotations
@@ -13,7 +16,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from kvbench.cache.buddy import BuddyExtents
 from kvbench.cache.extents import Extents
+from kvbench.cache.reservations import largest_piece, reserved_slots
 from kvbench.cache.tables import BlockTables
 from kvbench.cache.types import (
     NULL_BLOCK,
@@ -54,10 +59,17 @@ class ContiguousManager:
         self.tables = BlockTables(
             len(settings.groups), settings.max_sequences, settings.max_context, settings.block_size
         )
-        self.need = len(settings.groups) * self.tables.width
-        self.extents = Extents(settings.num_blocks)
+        self.groups = len(settings.groups)
+        buddy = settings.allocator == "buddy"
+        self.extents = BuddyExtents(settings.num_blocks) if buddy else Extents(settings.num_blocks)
         self.starts = np.zeros(settings.max_sequences, dtype=np.int32)
+        self.needs = np.zeros(settings.max_sequences, dtype=np.int32)
+        """Reserved blocks per layer group"""
+        self.taken = 0
+        """Blocks of all pieces that are taken"""
         self.live = 0
+        self.asked = self.groups * self._need(1, settings.max_context)
+        """Blocks that the latest plan wanted: what counts as too small a piece"""
 
     def plan(
         self,
@@ -68,35 +80,45 @@ class ContiguousManager:
         readmission: bool = False,
         fork_blocks: int = 0,
     ) -> Plan:
+        """`promise_tokens` is the sequence at its longest; `max` reserves the maximum whatever it is."""
         if fork_blocks:
             raise _no_sharing()
-        if content.length < 1 or not 0 <= max(hold_tokens, promise_tokens, content.length) <= self._slots_per_row():
+        slots = max(hold_tokens, promise_tokens, content.length)
+        if content.length < 1 or hold_tokens < 0 or slots > self._slots_per_row():
             raise InternalError(f"a sequence of {content.length} tokens does not fit a reservation")
-        fits = self.extents.find(self.need) is not None
+        need = self._need(content.length, slots)
+        self.asked = self.extents.taken_for(self.groups * need)
+        largest = self.extents.largest()
         return Plan(
             content=content,
-            fits=fits,
+            fits=self.asked <= largest,
             cached_tokens=0,
             hold_tokens=hold_tokens,
             promise_tokens=promise_tokens,
-            new_blocks=self.need,
+            new_blocks=self.asked,
             promote_blocks=0,
             evict_blocks=0,
-            shortfall_blocks=0 if fits else self.need - self.extents.largest(),
+            shortfall_blocks=max(0, self.asked - largest),
             epoch=self.epoch,
+            detail=need,
         )
 
     def commit(self, plan: Plan) -> Admission:
         self._begin(plan)
+        if not isinstance(plan.detail, int):
+            raise InternalError("this plan was not made by the contiguous manager")
         row = self.tables.open(plan.content, plan.hold_tokens)
-        start = self.extents.allocate(self.need)
-        self.starts[row] = start
+        self.needs[row] = plan.detail
+        self.starts[row] = self.extents.allocate(self.groups * plan.detail)
+        self.taken += self.extents.taken_for(self.groups * plan.detail)
         self.live += 1
         self._fill(np.array([row]), np.array([0]), np.array([int(self.tables.held[row])]))
         return Admission(row, 0, 0)
 
     def can_ever_fit(self, tokens: int) -> bool:
-        return tokens <= self.settings.max_context and self.need <= self.settings.num_blocks
+        least = self.groups * (self._need(1, tokens) if self.settings.reservation == "max" else self._blocks(tokens))
+        largest = largest_piece(self.settings.allocator, self.settings.num_blocks)
+        return tokens <= self.settings.max_context and least <= largest
 
     def plan_append(self, rows: Int32s, new_lengths: Int32s) -> AppendPlan:
         wrong = (new_lengths < self.tables.lengths[rows]) | (new_lengths > self._slots_per_row())
@@ -106,7 +128,9 @@ class ContiguousManager:
         for row in rows[~self.tables.live[rows]].tolist():
             self.tables.require_live(row)
         self.tables.require_distinct(rows.astype(np.int64))
-        return AppendPlan(rows, new_lengths, True, 0, 0, self.epoch)
+        beyond = np.maximum(-(-new_lengths // self.tables.block_size) - self.needs[rows], 0)
+        shortfall = self.groups * int(beyond.sum())
+        return AppendPlan(rows, new_lengths, not shortfall, 0, shortfall, self.epoch)
 
     def commit_append(self, plan: AppendPlan) -> None:
         self._begin(plan)
@@ -134,9 +158,17 @@ class ContiguousManager:
     def release(self, row: int) -> None:
         self.epoch += 1
         self.tables.close(row)
-        self.extents.free(int(self.starts[row]), self.need)
-        self.starts[row] = NULL_BLOCK
+        need = self.groups * int(self.needs[row])
+        self.extents.free(int(self.starts[row]), need)
+        self.taken -= self.extents.taken_for(need)
+        self.starts[row], self.needs[row] = NULL_BLOCK, 0
         self.live -= 1
+
+    def references(self, row: int) -> float:
+        return 0.0
+
+    def deferred_blocks(self) -> int:
+        return 0
 
     def fork_blocks(self, length: int, promise_tokens: int) -> int:
         raise _no_sharing()
@@ -162,16 +194,15 @@ class ContiguousManager:
             raise InternalError("the contiguous manager has no copies to complete")
 
     def stats(self) -> CacheStats:
-        size, groups = self.settings.block_size, len(self.settings.groups)
-        free = self.extents.total
-        tails = groups * int(self.tables.held.sum())
+        size = self.settings.block_size
+        free, reserved = self.extents.total, self.groups * int(self.needs.sum())
         return CacheStats(
             blocks_total=self.settings.num_blocks,
             blocks_free=free,
             blocks_used=self.settings.num_blocks - free,
-            internal_slots=groups * self.tables.tail_waste(),
-            reserved_slots=size * (self.live * self.need - tails),
-            external_blocks=self.extents.smaller_than(self.need),
+            internal_slots=self.groups * self.tables.tail_waste() + size * (self.taken - reserved),
+            reserved_slots=size * (reserved - self.groups * int(self.tables.held.sum())),
+            external_blocks=self.extents.smaller_than(self.asked),
         )
 
     def reset(self) -> None:
@@ -183,24 +214,34 @@ class ContiguousManager:
     def check_invariants(self) -> None:
         """Reservations and free extents tile the pool without a gap or an overlap; entries lie in their reservation."""
         rows = np.flatnonzero(self.tables.live)
-        pieces = [(int(self.starts[row]), self.need, f"row {row}") for row in rows.tolist()]
+        taken_for = self.extents.taken_for
+        pieces = [
+            (int(self.starts[row]), taken_for(self.groups * int(self.needs[row])), f"row {row}")
+            for row in rows.tolist()
+        ]
+        taken = sum(size for _, size, _ in pieces)
         pieces += [(start, size, "a free extent") for start, size in self.extents.items()]
         at = 1
         for start, size, owner in sorted(pieces):
             if start != at:
                 raise InternalError(f"block {min(at, start)}: {owner} starts at {start}, expected at {at}")
             at += size
-        if at != self.settings.num_blocks + 1 or self.live != len(rows):
+        if at != self.settings.num_blocks + 1 or self.live != len(rows) or self.taken != taken:
             raise InternalError(f"reservations and free extents end at block {at - 1} of {self.settings.num_blocks}")
+        if (self.tables.held > self.needs).any():
+            raise InternalError(f"row {int(np.argmax(self.tables.held > self.needs))} holds more than it reserved")
         expected = self._entries(rows)
         expected[:, np.arange(self.tables.width) >= self.tables.held[rows][:, None]] = NULL_BLOCK
         if not np.array_equal(expected, self.tables.blocks[:, rows]):
             raise InternalError("a row's table names blocks outside its reservation")
 
     def _entries(self, rows: Int64s) -> Int32s:
-        """[groups, rows, width] the blocks of whole reservations."""
-        offsets = np.arange(self.need, dtype=np.int32).reshape(-1, 1, self.tables.width)
-        return offsets + self.starts[rows][None, :, None]
+        """[groups, rows, width] the blocks of whole reservations, one group's after the other's, and beyond."""
+        logical = np.arange(self.tables.width, dtype=np.int32)
+        groups = np.arange(self.groups, dtype=np.int32)[:, None]
+        firsts = self.starts[rows] + groups * self.needs[rows]
+        entries: Int32s = firsts[:, :, None] + logical
+        return entries
 
     def _fill(self, rows: Int32s | Int64s, old: Int32s | Int64s, new: Int32s | Int64s) -> None:
         """Table entries [old, new) of each row."""
@@ -210,8 +251,18 @@ class ContiguousManager:
             return
         owners = np.repeat(rows, growth)
         logical = np.arange(total) + np.repeat(old - np.cumsum(growth) + growth, growth)
-        for group in range(len(self.settings.groups)):
-            self.tables.blocks[group][owners, logical] = self.starts[owners] + group * self.tables.width + logical
+        for group in range(self.groups):
+            self.tables.blocks[group][owners, logical] = self.starts[owners] + group * self.needs[owners] + logical
+
+    def _need(self, prompt: int, slots: int) -> int:
+        """Blocks per layer group to reserve; never more than an empty pool has, if the sequence itself fits that."""
+        settings = self.settings
+        need = self._blocks(reserved_slots(settings.reservation, prompt, slots, settings.max_context))
+        most = largest_piece(settings.allocator, settings.num_blocks) // self.groups
+        return min(need, max(most, self._blocks(slots))) if settings.reservation == "pow2" else need
+
+    def _blocks(self, tokens: int) -> int:
+        return self.tables.blocks_for(tokens)
 
     def _slots_per_row(self) -> int:
         return self.tables.width * self.settings.block_size

@@ -23,6 +23,10 @@ class Extents:
     def items(self) -> Iterator[tuple[int, int]]:
         return zip(self._starts, self._sizes, strict=True)
 
+    def taken_for(self, count: int) -> int:
+        """Blocks that an allocation of `count` really takes."""
+        return count
+
     def find(self, count: int) -> int | None:
         """Position of the first extent with `count` blocks."""
         return next((at for at, size in enumerate(self._sizes) if size >= count), None)

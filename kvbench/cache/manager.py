@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from kvbench.cache.content import HASH_FUNCTIONS
 from kvbench.cache.eviction.policy import EVICTION_POLICIES
 from kvbench.cache.prefix import PREFIX_CACHES
+from kvbench.cache.reservations import RESERVATIONS
 from kvbench.cache.tier_order import TIER_ORDERS
 from kvbench.errors import UsageError
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 ALLOCATORS = {
     "paged": "kvbench.cache.paged:PagedManager",
     "contiguous": "kvbench.cache.contiguous:ContiguousManager",
+    "buddy": "kvbench.cache.contiguous:ContiguousManager",
 }
 
 
@@ -29,6 +31,7 @@ def make_manager(settings: CacheSettings) -> CacheManager:
     the allocator cannot serve.
     """
     _check_names("allocator", settings.allocator, ALLOCATORS)
+    _check_names("reservation", settings.reservation, RESERVATIONS)
     _check_names("prefix_cache", settings.prefix_cache, PREFIX_CACHES)
     _check_names("hash_function", settings.hash_function, HASH_FUNCTIONS)
     _check_names("eviction", settings.eviction, EVICTION_POLICIES)

@@ -13,7 +13,17 @@ from kvbench.cache.forking import fork_blocks, fork_row, reorder_rows
 from kvbench.cache.growth import commit_growth, plan_growth
 from kvbench.cache.invariants import check_books
 from kvbench.cache.publishing import publish_progress
-from kvbench.cache.types import Admission, AppendPlan, CacheSettings, CacheStats, Int32s, Int64s, Plan, Transfers
+from kvbench.cache.types import (
+    NULL_BLOCK,
+    Admission,
+    AppendPlan,
+    CacheSettings,
+    CacheStats,
+    Int32s,
+    Int64s,
+    Plan,
+    Transfers,
+)
 from kvbench.errors import CannotRunError, InternalError
 
 if TYPE_CHECKING:
@@ -91,6 +101,15 @@ class PagedManager:
     def release(self, row: int) -> None:
         self.epoch += 1
         self.books.drop_or_park(self.books.tables.close(row))
+
+    def references(self, row: int) -> float:
+        tables, pool = self.books.tables, self.books.pool
+        blocks = tables.blocks[:, row, : int(tables.held[row])]
+        blocks = blocks[blocks != NULL_BLOCK]
+        return float((pool.refs[blocks] - 1 + pool.hits[blocks]).mean()) if len(blocks) else 0.0
+
+    def deferred_blocks(self) -> int:
+        return sum(len(blocks) for blocks in self.books.parked)
 
     def fork_blocks(self, length: int, promise_tokens: int) -> int:
         return fork_blocks(self.books, length, promise_tokens)

@@ -47,6 +47,8 @@ class BlockPool:
         self.state[NULL_BLOCK] = BlockState.NULL
         self.refs = np.zeros(num_blocks + 1, dtype=np.int32)
         self.pins = np.zeros(num_blocks + 1, dtype=np.int32)
+        self.hits = np.zeros(num_blocks + 1, dtype=np.int32)
+        """Times that an admission found the block's contents; 0 again when they are evicted"""
         self.content_ids = np.zeros(num_blocks + 1, dtype=np.int64)
         """0: not published"""
         self.groups = np.zeros(num_blocks + 1, dtype=np.uint8)
@@ -76,6 +78,7 @@ class BlockPool:
     def retain(self, blocks: Int64s, was_cached: NDArray[np.bool_]) -> None:
         """One more owner for each of these distinct blocks; `was_cached` [n] marks those at ref 0 until now."""
         self.refs[blocks] = self.refs.take(blocks) + 1
+        self.hits[blocks] += 1
         revived = blocks[was_cached]
         self.state[revived] = USED
         self.cached -= len(revived)
@@ -99,6 +102,7 @@ class BlockPool:
             block = int(blocks[bad][0])
             raise InternalError(f"block {block} ({self.state_name(block)}) cannot be evicted: it is not cached")
         self.cached -= len(blocks)
+        self.hits[blocks] = 0
         self._push_free(blocks)
 
     def pin(self, block: int) -> None:

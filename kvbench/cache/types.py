@@ -43,6 +43,7 @@ class CacheSettings:
     max_context: int
     groups: tuple[CacheGroup, ...] = (CacheGroup(),)
     allocator: str = "paged"
+    reservation: str = "max"
     prefix_cache: str = "none"
     hash_function: str = "xxh3-128"
     partial_block_reuse: bool = False
@@ -163,6 +164,8 @@ class Plan:
     """The manager's change counter when the plan was made."""
     detail: object = None
     """The manager's own part of the plan."""
+    spare_blocks: int = 0
+    """Blocks that a newcomer could still take after the commit: free and cached ones that are promised to nobody."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,6 +271,14 @@ class CacheManager(Protocol):
 
     def release(self, row: int) -> None:
         """The sequence is finished or preempted; its blocks go back tail-first, published ones stay cached."""
+        ...
+
+    def references(self, row: int) -> float:
+        """How much others count on the row's blocks: other owners and lifetime hits, mean over its blocks."""
+        ...
+
+    def deferred_blocks(self) -> int:
+        """Blocks of released rows that come back only when a copy under way is complete (E39)."""
         ...
 
     def fork_blocks(self, length: int, promise_tokens: int) -> int:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import textwrap
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -54,6 +56,28 @@ def show(name: str, form: str) -> None:
 
 
 @suites.command()
+@format_option
+def presets(form: str) -> None:
+    """Values of engine.preset: what each sets, where that is described, and what it cannot reproduce."""
+    from kvbench.spec.presets import PRESETS
+
+    records = [
+        {
+            "preset": name,
+            "settings": ", ".join(f"{key} = {_toml(value)}" for key, value in preset.settings.items()),
+            "source": preset.source,
+            "cannot": preset.cannot,
+        }
+        for name, preset in PRESETS.items()
+    ]
+    document = [{"preset": name, **asdict(preset)} for name, preset in PRESETS.items()]
+    if form == "table":
+        click.echo("\n\n".join(_preset_text(record) for record in records))
+        return
+    emit_records(form, ["preset", "settings", "source", "cannot"], records, document)
+
+
+@suites.command()
 def schema() -> None:
     """The JSON Schema of a suite (draft 2020-12), every key documented."""
     from kvbench.spec.schema import json_schema
@@ -72,3 +96,18 @@ def _summary(loaded: LoadedSuite) -> dict[str, Any]:
 
 def _as_data(cases: list[Case]) -> list[dict[str, Any]]:
     return [{"case_id": c.case_id, "kind": c.kind, "label": c.label, "axes": c.axes} for c in cases]
+
+
+def _toml(value: Any) -> str:
+    from kvbench.spec.toml_write import toml_value
+
+    return toml_value(value)
+
+
+def _preset_text(record: dict[str, str]) -> str:
+    names = {"settings": "sets", "source": "source", "cannot": "cannot"}
+    lines = (
+        textwrap.fill(record[key], 110, initial_indent=f"  {name:<8}", subsequent_indent=" " * 10)
+        for key, name in names.items()
+    )
+    return "\n".join([record["preset"], *lines])

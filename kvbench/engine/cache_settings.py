@@ -26,6 +26,7 @@ def cache_settings(
         max_context=sizes.max_context,
         groups=tuple(CacheGroup(group.kind, group.window) for group in g.groups),
         allocator=settings.allocator,
+        reservation=settings.reservation,
         prefix_cache=settings.prefix_cache,
         hash_function=settings.hash_function,
         partial_block_reuse=settings.partial_block_reuse,

@@ -107,9 +107,9 @@ class DecodeRuns:
                 return True, None
         seats = scheduler.num_running + len(scheduler.held)
         no_door = type(scheduler.policy) is Static or seats >= scheduler.max_sequences or budget == 0
-        if no_door or not len(scheduler.waiting):
+        first = None if no_door else scheduler.waiting.first()
+        if first is None:
             return False, None
-        first = scheduler.waiting.peek()
         hold = min(first.length, budget) if type(scheduler.policy) is Chunked else first.length
         promise = scheduler.admission.promise(first)
         if first.group is not None:

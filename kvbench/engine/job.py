@@ -19,7 +19,8 @@ class Job:
 
     The output ends after `max_tokens` tokens or with the first of `stop_tokens`, which is kept. `forced` names the
     ids that are appended instead of the sampled ones, at least `max_tokens` of them; the model still runs and samples.
-    `arrival_s` is the scheduled arrival by the engine's clock; latency counts from it.
+    `arrival_s` is the scheduled arrival by the engine's clock; latency counts from it. Higher `priority` is more
+    important; what it decides is up to `order`, `victim` and `eviction`.
 
     `n` outputs are sampled, each with random numbers of its own: those of samples `sample` to `sample + n − 1` of the
     request. `beams` asks for a beam search instead.
@@ -37,6 +38,7 @@ class Job:
     n: int = 1
     sample: int = 0
     beams: BeamParams | None = None
+    priority: int = 0
 
     def __post_init__(self) -> None:
         problem = self._problem()

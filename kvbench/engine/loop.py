@@ -92,6 +92,9 @@ class EngineLoop:
         self._live: dict[int, Sequence] = {}
         self._finished: list[RequestRecord] = []
         self._outputs: dict[int, list[list[int]]] = {}
+        self._in_step = False
+        self._given_up: list[int] = []
+        """Aborted while a step was in flight"""
 
     @property
     def steps(self) -> int:
@@ -118,7 +121,7 @@ class EngineLoop:
             )
         reason = self.scheduler.reason_to_reject(job)
         if reason is not None:
-            self._finished.append(rejected_record(job.request_id, job.arrival_s, len(job.prompt), reason))
+            self._finished.append(rejected_record(job.request_id, job.arrival_s, len(job.prompt), reason, job.priority))
             return
         self._live[job.request_id] = sequence = sequence_of(job)
         self.scheduler.add(sequence)
@@ -127,6 +130,18 @@ class EngineLoop:
         """One iteration; None when there is nothing to do."""
         if not self.has_work:
             return None
+        self._in_step = True
+        try:
+            record = self._step()
+        finally:
+            self._in_step = False
+        while self._given_up:
+            request_id = self._given_up.pop()
+            if request_id in self._live:
+                self.abort(request_id)
+        return record
+
+    def _step(self) -> StepRecord:
         started = self.clock.now()
         schedule = self.scheduler.schedule(started)
         active = self.scheduler.num_running
@@ -190,10 +205,14 @@ class EngineLoop:
         self._outputs[request_id] = outputs
 
     def abort(self, request_id: int) -> None:
-        """Give up a job between two steps: all it holds is released, its record says `error`."""
+        """Give up a job: all it holds is released, its record says `error`. While a step is in flight the step is
+        carried out first, and a token that it produces still counts (E40)."""
         sequence = self._live.get(request_id)
         if sequence is None:
             raise UsageError(f"request {request_id} is not being served", hint="it never came, or has finished")
+        if self._in_step:
+            self._given_up.append(request_id)
+            return
         for member in [sequence] if sequence.group is None else sequence.group.active:
             if member.finish_reason is None:
                 self.scheduler.abort(member)

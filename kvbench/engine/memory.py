@@ -6,6 +6,7 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from kvbench.cache.reservations import largest_piece
 from kvbench.devices.host import Host
 from kvbench.errors import CannotRunError, UsageError
 from kvbench.geometry.memory import pool_layout
@@ -43,10 +44,15 @@ def plan_sizes(
     automatic = min(int(free_bytes * AUTO_SHARE), settings.max_sequences * whole * layout.block_bytes)
     kv_bytes = _kv_bytes(settings, kv_memory_bytes, automatic)
     num_blocks = kv_bytes // layout.block_bytes
-    needed = whole if settings.allocator == "contiguous" else layout.sequence_blocks(1)
-    if num_blocks < needed:
+    needed = whole if reserves_maximum(settings) else layout.sequence_blocks(1)
+    if largest_piece(settings.allocator, num_blocks) < needed:
         raise CannotRunError(_too_small(g, settings, kv_bytes, layout.block_bytes, needed), hint=_way_out(settings))
     return Sizes(num_blocks, _host_blocks(settings, layout.block_bytes), layout.block_bytes, context)
+
+
+def reserves_maximum(settings: EngineSettings) -> bool:
+    """Whether every sequence sets `max_context` slots aside."""
+    return settings.allocator != "paged" and settings.reservation == "max"
 
 
 def _max_context(g: ModelGeometry, settings: EngineSettings, max_context: int | None) -> int:
@@ -79,7 +85,9 @@ def _host_blocks(settings: EngineSettings, block_bytes: int) -> int:
 
 
 def _too_small(g: ModelGeometry, settings: EngineSettings, kv_bytes: int, block_bytes: int, needed: int) -> str:
-    what = "one contiguous reservation" if settings.allocator == "contiguous" else "the shortest sequence"
+    what = "one reservation of the maximum" if reserves_maximum(settings) else "the shortest sequence"
+    if settings.allocator == "buddy":
+        what += ", whose blocks a buddy system must have in one piece of 2^k"
     return (
         f"KV memory of {format_bytes(kv_bytes)} is too small for {what}: {needed} blocks of {settings.block_size} "
         f"tokens × {block_bytes} bytes ({g.name}, {settings.kv_dtype}) = {format_bytes(needed * block_bytes)}"
@@ -87,7 +95,7 @@ def _too_small(g: ModelGeometry, settings: EngineSettings, kv_bytes: int, block_
 
 
 def _way_out(settings: EngineSettings) -> str:
-    if settings.allocator == "contiguous":
+    if reserves_maximum(settings):
         return "raise kv_memory or lower max_context, which is what every sequence reserves"
     return "raise kv_memory, or lower block_size"
 

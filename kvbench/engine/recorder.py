@@ -97,6 +97,8 @@ def request_record(sequence: Sequence) -> RequestRecord:
         error=sequence.error,
         itl_s=[later - earlier for earlier, later in pairwise(times)],
         recomputed_tokens=sequence.recomputed_tokens,
+        priority=sequence.job.priority,
+        passed_over=sequence.passed_over,
     )
 
 
@@ -139,12 +141,14 @@ def _latest(records: list[RequestRecord], name: str) -> float | None:
     return max((value for record in records if (value := getattr(record, name)) is not None), default=None)
 
 
-def rejected_record(request_id: int, arrival_s: float, input_tokens: int, reason: str) -> RequestRecord:
+def rejected_record(
+    request_id: int, arrival_s: float, input_tokens: int, reason: str, priority: int = 0
+) -> RequestRecord:
     """A request that was never admitted: no tokens, no times."""
     return RequestRecord(
         request_id=request_id, arrival_s=arrival_s, input_tokens=input_tokens, output_tokens=0, cached_tokens=0,
         allocated_blocks=0, queue_time_s=None, prefill_time_s=None, decode_time_s=None, ttft_s=None, tpot_s=None,
-        e2e_s=None, preemptions=0, finish_reason="rejected", error=reason,
+        e2e_s=None, preemptions=0, finish_reason="rejected", error=reason, priority=priority,
     )  # fmt: skip
 
 

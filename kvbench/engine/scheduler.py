@@ -6,14 +6,17 @@ batch) or gone.
 
 from __future__ import annotations
 
-from bisect import insort
+import sys
+from bisect import bisect_left, insort
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from kvbench.engine.branching import Branching
 from kvbench.engine.decodes import DecodeSet
-from kvbench.engine.policies.registry import admission_policy, batch_policy
+from kvbench.engine.duplicates import computed_by
+from kvbench.engine.policies.registry import admission_policy, batch_policy, order_of, victim_policy
+from kvbench.engine.policies.victims import spare_restarted
 from kvbench.engine.schedule import Piece, Schedule
 from kvbench.engine.waiting import WaitingQueue
 from kvbench.errors import InternalError
@@ -23,23 +26,27 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from kvbench.cache.types import CacheManager, Plan
+    from kvbench.cache.types import AppendPlan, CacheManager, Plan
     from kvbench.engine.job import Job
     from kvbench.engine.sequence import Sequence
     from kvbench.spec.engine import EngineSettings
 
 
 class Scheduler:
-    """First come, first served over one cache manager; torch-free."""
+    """Seats over one cache manager; torch-free."""
 
     def __init__(self, manager: CacheManager, settings: EngineSettings) -> None:
         self.manager = manager
         self.settings = settings
         self.policy = batch_policy(settings.batch_policy)
-        self.admission = admission_policy(settings.admission)
+        self.admission = admission_policy(manager, settings)
+        self.victims = victim_policy(manager, settings)
         self.max_sequences = settings.max_sequences
         self.max_batch_tokens = settings.max_batch_tokens
-        self.waiting = WaitingQueue()
+        is_bounded = settings.order != "fcfs" or settings.deduplicate_prefixes
+        limit = settings.starvation_limit if is_bounded else sys.maxsize
+        self.deduplicates = settings.deduplicate_prefixes
+        self.waiting = WaitingQueue(order_of(settings.order, manager), limit)
         self.prefilling: list[Sequence] = []
         self.decoding = DecodeSet(settings.max_sequences)
         self.held: list[Sequence] = []
@@ -75,9 +82,11 @@ class Scheduler:
     def schedule(self, now_s: float) -> Schedule:
         """Fill one step by the batch policy; slots of all its tokens are allocated when this returns."""
         self._step = step = Schedule()
+        self.waiting.order.begin_step()
         self.policy.fill(self, self.max_batch_tokens)
-        if step.is_empty and self.has_work and not step.failed:
+        if step.is_empty and self.has_work and not step.failed and not self.manager.deferred_blocks():
             raise InternalError(f"{self.num_running} sequences run and {len(self.waiting)} wait, yet none can proceed")
+        self.admission.observe(step, self)
         step.seal(self.decoding)
         if self.branching.searches:
             self.branching.note_beams(step)
@@ -99,8 +108,21 @@ class Scheduler:
                 self.manager.commit_append(plan)
                 self._step.num_decodes = len(rows)
                 return len(rows)
+            if plan.shortfall_blocks <= self.manager.deferred_blocks():
+                return self._decode_what_fits(len(rows))
             self._make_room()
         return 0
+
+    def _decode_what_fits(self, limit: int) -> int:
+        """Room is on its way, so nobody more is preempted for it (E39): the first arrived who fit without it."""
+        count = bisect_left(range(1, limit), True, key=lambda n: not self._growth(n).fits)
+        if count:
+            self.manager.commit_append(self._growth(count))
+            self._step.num_decodes = count
+        return count
+
+    def _growth(self, count: int) -> AppendPlan:
+        return self.manager.plan_append(self.decoding.rows(count), self.decoding.lengths(count))
 
     def continue_chunks(self, budget: int) -> int:
         """Prefills in flight go on by what is left of the budget."""
@@ -123,10 +145,8 @@ class Scheduler:
     def admit_chunks(self, budget: int) -> int:
         """New prompts begin by what is left of the budget."""
         spent = 0
-        while spent < budget and (sequence := self._first_in_line()) is not None:
-            plan = self._plan(sequence, min(sequence.length, budget - spent))
-            if not plan.fits:
-                break
+        while spent < budget and (found := self._candidate(budget - spent)) is not None:
+            sequence, plan = found
             self._seat(sequence, plan)
             spent += self._compute(sequence, min(sequence.missing, budget - spent))
         return spent
@@ -134,10 +154,10 @@ class Scheduler:
     def admit_whole(self, budget: int) -> int:
         """New prompts are computed whole while the budget lasts, at least one. Cached tokens cost no budget (E15)."""
         spent = 0
-        while (sequence := self._first_in_line()) is not None:
-            plan = self._plan(sequence, sequence.length)
+        while (found := self._candidate()) is not None:
+            sequence, plan = found
             tokens = sequence.length - plan.cached_tokens
-            if not plan.fits or (spent > 0 and spent + tokens > budget):
+            if spent > 0 and spent + tokens > budget:
                 break
             self._seat(sequence, plan)
             spent += self._compute(sequence, tokens)
@@ -145,19 +165,36 @@ class Scheduler:
 
     def seat_batch(self) -> None:
         """Everyone first in line who fits takes a seat, blocks for the whole prompt included."""
+        while (found := self._candidate()) is not None:
+            self._seat(*found)
+
+    def _candidate(self, limit: int | None = None) -> tuple[Sequence, Plan] | None:
+        """Who is admitted next, with the plan for its first `limit` tokens (None: all); None when nobody is."""
         while (sequence := self._first_in_line()) is not None:
-            plan = self._plan(sequence, sequence.length)
-            if not plan.fits:
-                break
-            self._seat(sequence, plan)
+            plan = self._plan(sequence, sequence.length if limit is None else min(sequence.length, limit))
+            if self.deduplicates and self._waits_for_another(sequence, plan):
+                continue
+            return (sequence, plan) if plan.fits and self.admission.admits(sequence, plan, self) else None
+        return None
+
+    def _waits_for_another(self, sequence: Sequence, plan: Plan) -> bool:
+        """Park the first in line while a running prefill computes blocks that it would hit a little later."""
+        if self.waiting.is_overdue(sequence):
+            return False
+        found = computed_by(sequence, plan.cached_tokens, self.prefilling, self.manager.settings.block_size)
+        if found is None:
+            return False
+        leader, until = found
+        self.waiting.park(sequence, leader, until)
+        return True
 
     def _first_in_line(self) -> Sequence | None:
         """Who may be admitted next. Nobody in a step that preempted: the room was made for those who run."""
         seats_taken = self.num_running + len(self.held) + self.branching.reserved_seats
         if self._step.preemptions or seats_taken >= self.max_sequences or not len(self.waiting):
             return None
-        first = self.waiting.peek()
-        return first if seats_taken + first.seats <= self.max_sequences else None
+        first = self.waiting.first()
+        return first if first is not None and seats_taken + first.seats <= self.max_sequences else None
 
     def _plan(self, sequence: Sequence, hold_tokens: int) -> Plan:
         promise, readmission = self.admission.promise(sequence), sequence.preemptions > 0
@@ -170,7 +207,7 @@ class Scheduler:
 
     def _seat(self, sequence: Sequence, plan: Plan) -> None:
         admitted = self.manager.commit(plan)
-        self.waiting.pop()
+        self.waiting.admit(sequence)
         sequence.sit_down(admitted.row, admitted.cached_tokens, plan.hold_tokens)
         insort(self.prefilling, sequence, key=lambda other: other.order)
         self.branching.reserved_seats += sequence.seats - 1
@@ -189,12 +226,14 @@ class Scheduler:
         return count
 
     def _make_room(self) -> None:
-        """A decode found no block: finished members of a static batch give way first, then the last arrived."""
+        """A decode found no block: finished members of a static batch give way first, then the victim."""
         if self.held:
             self._free_held()
             return
-        running = [*self.prefilling[-1:], *self.decoding.sequences[-1:]]
-        victim = max(running, key=lambda sequence: sequence.order)
+        prefilling, decoding = self.prefilling, self.decoding.sequences
+        if self.branching.searches:
+            prefilling, decoding = spare_restarted(prefilling, decoding)
+        victim = self.victims.choose(prefilling, decoding)
         if self.num_running == len(victim.together):
             self._fail(victim)
         else:
@@ -237,6 +276,8 @@ class Scheduler:
         finished = self.decoding.take_finished(step.num_decodes)
         for piece in step.pieces:
             piece.sequence.advance(piece.count)
+            if self.waiting.has_parked:
+                self.waiting.progress(piece.sequence, piece.end)
         first: Iterable[tuple[Sequence, int]] = zip(step.samplers, sampled[step.num_decodes :].tolist(), strict=True)
         if any(sequence.group is not None for sequence in step.samplers):
             first = self.branching.first_tokens(step, first)
@@ -283,6 +324,8 @@ class Scheduler:
         self.held = []
 
     def _leave(self, sequence: Sequence) -> None:
+        if self.waiting.has_parked:
+            self.waiting.progress(sequence, None)
         if sequence.is_decoding:
             self.decoding.remove(sequence)
         else:

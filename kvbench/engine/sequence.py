@@ -35,6 +35,8 @@ class Sequence:
     random_key: int = field(init=False)
     forced: list[int] | None = field(init=False)
     row: int | None = None
+    ticket: int | None = None
+    """Its place in the queue by when it joined; kept over preemptions"""
     is_decoding: bool = False
     prefilled: int = 0
     """Computed tokens while the prefill runs."""
@@ -45,6 +47,8 @@ class Sequence:
     cached_tokens: int | None = None
     """Hits of the first admission; None before it."""
     preemptions: int = 0
+    passed_over: int = 0
+    """Admissions of requests that joined the queue behind it, while it waited"""
     recomputed_tokens: int = 0
     peak_blocks: int = 0
     finish_reason: str | None = None
@@ -52,7 +56,7 @@ class Sequence:
 
     def __post_init__(self) -> None:
         job = self.job
-        self.content = Content(job.prompt, salt=job.salt, capacity=job.total_tokens)
+        self.content = Content(job.prompt, salt=job.salt, capacity=job.total_tokens, priority=job.priority)
         self.random_key = request_key(job.seed, job.request_id, self.sample)
         self.forced = None if job.forced is None else job.forced.tolist()
 

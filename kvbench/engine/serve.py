@@ -220,12 +220,13 @@ class _Session:
             seed=seed,
             n=self._n,
             beams=self._beams,
+            priority=request.priority,
         )
 
 
 def _rejected_with(request: Request, predecessor: RequestRecord) -> RequestRecord:
     reason = f"request {predecessor.request_id} before it was not served: {predecessor.error}"
-    return rejected_record(request.request_id, predecessor.arrival_s, request.input_tokens, reason)
+    return rejected_record(request.request_id, predecessor.arrival_s, request.input_tokens, reason, request.priority)
 
 
 def _check_dependencies(requests: tuple[Request, ...], followers: dict[int, list[Request]]) -> None:

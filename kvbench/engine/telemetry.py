@@ -83,3 +83,7 @@ class RequestRecord:
     itl_s: list[float] = field(default_factory=list)
     recomputed_tokens: int = 0
     """Tokens whose KV was computed again after a preemption."""
+    priority: int = 0
+    """Higher is more important."""
+    passed_over: int = 0
+    """Admissions, while it waited, of requests that joined the queue after it."""

@@ -59,6 +59,7 @@ def case_metrics(
         **_occupancy(steps, block_size),
         **_cache(steps),
         "recomputed_tokens": sum(r.recomputed_tokens for r in requests),
+        "passed_over_max": max(r.passed_over for r in requests),
     }
     return metrics, [*_count_warnings(metrics, offload), *warnings]
 

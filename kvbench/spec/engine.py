@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import Field, ValidationInfo, model_validator
 
-from kvbench.spec.fields import Bytes, BytesOrAuto, Count, CountOrAuto, DtypeName, Settings, dtype_schema
+from kvbench.spec.fields import MAX_COUNT, Bytes, BytesOrAuto, Count, CountOrAuto, DtypeName, Settings, dtype_schema
+from kvbench.spec.presets import filled_from_preset
 
 KvDtype = Annotated[
     Literal["fp32", "fp16", "bf16", "fp8_e4m3", "fp8_e5m2", "int8"],
@@ -23,6 +24,17 @@ WeightDtype = Annotated[
 
 class EngineSettings(Settings):
     """How the engine keeps KV and forms batches."""
+
+    preset: Literal["none", "vllm", "trtllm-max-utilization", "trtllm-no-evict", "orca", "contiguous"] = "none"
+    """A serving system's policies, as near as this engine comes: sets what is left out here, explicit keys win.
+    `kvbench suites presets` lists what each sets and cannot reproduce."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _fill_from_preset(cls, data: Any, info: ValidationInfo) -> Any:
+        """Not while axes are still to come: what a preset fills in must not look explicit to them."""
+        is_partial = (info.context or {}).get("partial")
+        return filled_from_preset(data) if isinstance(data, dict) and not is_partial else data
 
     block_size: int = Field(default=16, ge=1, le=256)
     """Tokens per block of KV."""
@@ -58,15 +70,53 @@ class EngineSettings(Settings):
     """`static`: a batch runs to its longest member. `continuous`: join and leave every step, prompts whole.
     `chunked`: decodes first, prompts in chunks up to the token budget."""
 
-    admission: Literal["max-utilization", "guaranteed-no-evict"] = "max-utilization"
+    admission: Literal["max-utilization", "guaranteed-no-evict", "watermark", "adaptive"] = "max-utilization"
     """`max-utilization` packs and may preempt; `guaranteed-no-evict` promises every sequence its declared
-    maximum."""
+    maximum; `watermark` packs but leaves a share of the pool; `adaptive` leaves room for the share of the declared
+    outputs that it expects, and learns the share."""
 
-    allocator: Literal["paged", "contiguous"] = "paged"
-    """`contiguous` reserves `max_context` slots in one piece for every sequence: the baseline that paging replaced."""
+    watermark: float = Field(default=0.01, ge=0, le=0.9)
+    """`watermark`: share of the pool that an admission must leave (vLLM: 0.01)."""
+
+    adaptive_initial: float = Field(default=0.7, ge=0, le=1)
+    """`adaptive`: share of the declared outputs expected at first (SGLang: 0.7)."""
+
+    adaptive_floor: float = Field(default=0.098, ge=0, le=1)
+    """`adaptive`: least share, reached by decay (SGLang: 0.14 × 0.7)."""
+
+    adaptive_decay_steps: Count = 600
+    """`adaptive`: decoding steps from the initial share to the least (SGLang: 600)."""
+
+    adaptive_ahead: int = Field(default=20, ge=0, le=MAX_COUNT)
+    """`adaptive`: tokens added to what each sequence has produced when the share is raised after a preemption (SGLang:
+    20)."""
+
+    allocator: Literal["paged", "contiguous", "buddy"] = "paged"
+    """The baselines that paging replaced reserve adjacent blocks for every sequence when it is admitted: `contiguous`
+    in the first piece that is large enough, `buddy` in a piece of 2^k blocks."""
+
+    reservation: Literal["max", "pow2", "oracle"] = "max"
+    """`contiguous`, `buddy`: how much. `max`: `max_context`; `pow2`: the prompt and the next power of two of the
+    output; `oracle`: exactly what will be stored."""
+
+    order: Literal["fcfs", "priority", "shortest-first", "longest-prefix-match"] = "fcfs"
+    """Who is next in line: by arrival, by priority, by fewest prompt and declared output tokens, or by most prompt
+    tokens in the prefix cache (of the first 32 that arrived)."""
+
+    starvation_limit: Count = 64
+    """A request that so many later ones were admitted before goes first, whatever the order."""
+
+    deduplicate_prefixes: bool = False
+    """A request whose next prompt blocks are being computed by another one waits for them instead of computing them
+    again."""
 
     preemption: Literal["recompute"] = "recompute"
     """What happens to a sequence that loses its blocks."""
+
+    victim: Literal["last-arrived", "first-arrived", "fewest-tokens", "lrc", "lrc-age", "priority"] = "last-arrived"
+    """Who loses its blocks when there are none left: the last or first that arrived, the one with the fewest computed
+    tokens, the one whose blocks have the fewest other owners and hits (`lrc-age` weighs that with `lrc_alpha` against
+    age with `lrc_beta`), or the one with the lowest priority; of equals the last that arrived."""
 
     prefix_cache: Literal["none", "hash", "radix"] = "none"
     """Reuse of KV between requests with the same prefix: `hash` chains a digest over full blocks, `radix` is a tree of
@@ -112,5 +162,13 @@ class EngineSettings(Settings):
             yield "offload", 'offload = "host" extends the prefix cache, so it needs prefix_cache = "hash" or "radix"'
         if self.offload == "host" and self.host_memory == 0:
             yield "offload", 'offload = "host" needs host_memory, as in host_memory = "256MiB"'
-        if self.allocator == "contiguous" and self.prefix_cache != "none":
-            yield "allocator", 'allocator = "contiguous" cannot share blocks: set prefix_cache = "none"'
+        if self.order == "longest-prefix-match" and self.prefix_cache == "none":
+            yield "order", 'order = "longest-prefix-match" needs a prefix cache: set prefix_cache = "hash"'
+        if self.deduplicate_prefixes and self.prefix_cache == "none":
+            yield "deduplicate_prefixes", 'deduplicate_prefixes needs a prefix cache: set prefix_cache = "hash"'
+        if self.deduplicate_prefixes and self.batch_policy == "static":
+            yield "deduplicate_prefixes", "a static batch would end before anybody who waits joins: use another policy"
+        if self.adaptive_floor > self.adaptive_initial:
+            yield "adaptive_floor", "adaptive_floor is the least share: at most adaptive_initial"
+        if self.allocator != "paged" and self.prefix_cache != "none":
+            yield "allocator", f'allocator = "{self.allocator}" cannot share blocks: set prefix_cache = "none"'

@@ -52,6 +52,28 @@ RULES: dict[str, tuple[Moot, ...]] = {
         *_scales("engine"),
         Moot(("host_memory", "host_eviction"), 'engine.offload is "none"', lambda e: e.offload == "none"),
         Moot(
+            ("starvation_limit",),
+            'engine.order is "fcfs"',
+            lambda e: e.order == "fcfs" and not e.deduplicate_prefixes,
+        ),
+        Moot(("reservation",), 'engine.allocator is "paged"', lambda e: e.allocator == "paged"),
+        Moot(("admission",), "the allocator reserves all that a sequence will need", lambda e: e.allocator != "paged"),
+        Moot(
+            ("watermark",),
+            'engine.admission is not "watermark"',
+            lambda e: e.admission != "watermark" or e.allocator != "paged",
+        ),
+        Moot(
+            ("adaptive_initial", "adaptive_floor", "adaptive_decay_steps", "adaptive_ahead"),
+            'engine.admission is not "adaptive"',
+            lambda e: e.admission != "adaptive" or e.allocator != "paged",
+        ),
+        Moot(
+            ("victim", "preemption"),
+            "nobody is preempted",
+            lambda e: e.allocator != "paged" or e.admission == "guaranteed-no-evict",
+        ),
+        Moot(
             ("hash_function", "eviction", "partial_block_reuse"),
             'engine.prefix_cache is "none"',
             lambda e: e.prefix_cache == "none",
@@ -61,8 +83,11 @@ RULES: dict[str, tuple[Moot, ...]] = {
             'engine.prefix_cache is "radix" and engine.offload is "none"',
             lambda e: e.prefix_cache == "radix" and e.offload == "none",
         ),
-        Moot(("lrc_alpha", "lrc_beta"), 'engine.eviction is not "lrc-age"', lambda e: e.eviction != "lrc-age"),
-        Moot(("lrc_alpha", "lrc_beta"), 'engine.prefix_cache is "none"', lambda e: e.prefix_cache == "none"),
+        Moot(
+            ("lrc_alpha", "lrc_beta"),
+            'neither engine.eviction nor engine.victim is "lrc-age"',
+            lambda e: e.victim != "lrc-age" and (e.eviction != "lrc-age" or e.prefix_cache == "none"),
+        ),
     ),
     "workload": (
         Moot(TRACE_ONLY, 'workload.source is "synthetic"', lambda w: w.source == "synthetic"),
@@ -121,8 +146,9 @@ def _moot_lengths(path: str, lengths: Lengths) -> dict[str, str]:
 
 
 def deciding_text(section: str, settings: Settings) -> str:
-    """The section as JSON with sorted keys, without what is moot."""
-    data = settings.model_dump(mode="json")
+    """The section as JSON with sorted keys, without what is moot, and without names for other settings: a preset and
+    the same settings spelled out are the same case."""
+    data = settings.model_dump(mode="json", exclude={"preset"})
     for key in moot_keys(section, settings):
         _, *tables, last = key.split(".")
         inner: Any = data

@@ -7,6 +7,7 @@ from typing import Any
 from kvbench.spec.fields import Settings
 from kvbench.spec.keys import SECTIONS, value_at
 from kvbench.spec.matrix import Setting, canonical
+from kvbench.spec.presets import filled_from_preset
 from kvbench.spec.suite import Suite
 
 
@@ -23,7 +24,10 @@ class Texts(dict[str, str]):
 
 
 def base_of(suite: Suite, name: str) -> dict[str, Any]:
+    """The fixed settings; of the engine only those that the suite names, for a preset may decide the others."""
     fixed = getattr(suite, name)
+    if name == "engine":
+        return {} if fixed is None else fixed.model_dump(exclude_unset=True)
     return (SECTIONS[name]() if fixed is None else fixed).model_dump()
 
 
@@ -36,4 +40,4 @@ def overlaid(base: dict[str, Any], own: list[Setting]) -> dict[str, Any]:
             inner[table] = dict(inner[table])
             inner = inner[table]
         inner[last] = setting.value.model_dump() if isinstance(setting.value, Settings) else setting.value
-    return data
+    return filled_from_preset(data)

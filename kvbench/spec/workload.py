@@ -206,6 +206,9 @@ class WorkloadSettings(Settings):
     serves the very same tokens; `sampled`: the model's tokens are kept."""
     sampling: Sampling = Sampling()
     """How the next token is chosen."""
+    priorities: list[Annotated[float, Field(ge=0)]] = Field(default=[1.0], min_length=1, max_length=1000)
+    """Shares of requests in priority class 0, 1, 2 …; higher classes are more important. Turns of a session share
+    theirs; a trace's own priorities win."""
     trace: str | None = None
     """`trace`: the file's path."""
     format: Literal["auto", "azure", "mooncake", "bailian", "burstgpt", "vidur", "jsonl"] = "auto"
@@ -226,6 +229,8 @@ class WorkloadSettings(Settings):
     def conflicts(self) -> Iterator[tuple[str, str]]:
         if self.source == "synthetic" and self.arrival.kind == "recorded":
             yield "arrival", 'arrival.kind = "recorded" needs source = "trace"'
+        if not 0 < sum(self.priorities) < math.inf:
+            yield "priorities", "priorities must have a positive, finite sum"
         if self.source == "synthetic" and self.trace is not None:
             yield "trace", 'a trace file needs source = "trace"'
         if self.outputs == "forced" and (self.sampling.n > 1 or self.sampling.beams > 1):

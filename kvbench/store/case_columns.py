@@ -120,6 +120,7 @@ ENGINE_METRICS = (
     _count("live_cached_tokens_max", "tokens", "Most tokens that a look-up could hit."),
     _count("preemptions", "", "Preemptions.", "lower"),
     _count("recomputed_tokens", "tokens", "Tokens whose KV was computed again after a preemption.", "lower"),
+    _count("passed_over_max", "", "Most admissions that any waiting request was passed over by.", "lower"),
     _count("evictions", "blocks", "Cached blocks that lost their contents."),
     _count("host_offload_bytes", "B", "Bytes copied from device to host."),
     _count("host_promotions", "blocks", "Blocks copied back."),

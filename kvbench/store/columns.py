@@ -68,6 +68,8 @@ REQUEST_COLUMNS = (
     _text("error", "What went wrong, where something did."),
     Column("itl_s", "floats", "s", "Every gap between consecutive output tokens; TTFT is never among them."),
     _count("recomputed_tokens", "tokens", "Tokens whose KV was computed again after a preemption."),
+    _count("priority", "", "Higher is more important."),
+    _count("passed_over", "", "Admissions, while it waited, of requests that joined the queue after it."),
 )
 
 STEP_COLUMNS = (
@@ -122,4 +124,5 @@ WORKLOAD_COLUMNS = (
     _seconds("think_time_s", "Pause after that request has finished."),
     _count("session_id", "", "Conversation that the request belongs to."),
     _text("salt", "Isolation key of the prefix cache."),
+    _count("priority", "", "Higher is more important."),
 )

@@ -268,6 +268,7 @@ def _workload_row(request: Request, run_id: str, digest: str) -> dict[str, Any]:
         "think_time_s": request.think_time_s,
         "session_id": request.session_id,
         "salt": request.salt,
+        "priority": request.priority,
     }
 
 
@@ -279,7 +280,7 @@ def _request(row: dict[str, Any]) -> Request:
     prompt = tuple(Segment(**s) for s in row["prompt"])
     output = None if row["output"] is None else tuple(Segment(**s) for s in row["output"])
     kept = {k: v for k, v in row.items() if k not in ("run_id", "workload_digest", "prompt", "output")}
-    return Request(prompt=prompt, output=output, **kept)
+    return Request(prompt=prompt, output=output, **{**kept, "priority": kept.get("priority") or 0})
 
 
 def _lock(path: Path) -> int:

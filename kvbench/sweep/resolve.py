@@ -7,12 +7,14 @@ import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from kvbench.cache.reservations import largest_piece
 from kvbench.costmodel.profiles import DEFAULT_DEVICE, virtual_device
 from kvbench.costmodel.rates import NamedRates, read_rates
 from kvbench.costmodel.roofline import roofline
 from kvbench.devices.detect import detect
 from kvbench.devices.facts import Device
 from kvbench.engine.automatic import ATTENTION, WEIGHT_DTYPE
+from kvbench.engine.memory import reserves_maximum
 from kvbench.errors import CannotRunError, UsageError
 from kvbench.geometry.budget import DEVICE_CONTEXT_BYTES, Load, activation_bytes, logit_bytes
 from kvbench.geometry.huggingface import geometry_from_folder
@@ -214,16 +216,17 @@ def too_long(workload: Workload, engine: EngineSettings, geometry: ModelGeometry
     limit = context_limit(engine, geometry)
     layout = pool_layout(geometry, engine.kv_dtype, engine.block_size, engine.kv_scales)
     blocks = int(engine.kv_memory) // layout.block_bytes
-    pool = layout.longest_sequence(blocks) or 0
-    if engine.allocator == "contiguous" and pool < limit:
+    piece = largest_piece(engine.allocator, blocks)
+    pool = layout.longest_sequence(piece) or 0
+    if reserves_maximum(engine) and pool < limit:
         pool = 0  # every sequence reserves the longest, and not even one of those fits
     most = min(limit, pool)
     count = sum(r.input_tokens + r.output_tokens > most for r in workload.requests)
     held = f"{format_bytes(int(engine.kv_memory))} = {blocks} blocks of {engine.block_size} tokens hold {pool}"
-    if engine.allocator == "contiguous":
-        held = (
-            f"{format_bytes(int(engine.kv_memory))} cannot hold one reservation of {limit} tokens" if not pool else held
-        )
+    if reserves_maximum(engine) and not pool:
+        held = f"{format_bytes(int(engine.kv_memory))} cannot hold one reservation of {limit} tokens"
+    elif piece < blocks:
+        held = f"{held} in the largest piece of {piece} blocks"
     return count, f"the longest sequence that can be served is {most} tokens (context limit {limit}; {held})"
 
 

@@ -35,6 +35,8 @@ def workload_digest(requests: Sequence[Request], seed: int, clients: int | None 
     digest.update(json.dumps([(r.request_id, r.salt) for r in requests if r.salt is not None]).encode())
     if clients is not None:
         digest.update(json.dumps({"clients": clients}).encode())
+    if any(r.priority for r in requests):
+        digest.update(json.dumps([(r.request_id, r.priority) for r in requests if r.priority]).encode())
     return digest.hexdigest()
 
 

@@ -15,7 +15,7 @@ Floats = NDArray[np.float64]
 
 _PURPOSES = {
     "input": 0, "output": 1, "arrival": 2, "prefix": 3, "think": 4, "tenant": 5, "shots": 6, "document": 7,
-    "arrival try": 8, "arrival tilt": 9,
+    "arrival try": 8, "arrival tilt": 9, "priority": 10,
 }  # fmt: skip
 _ATTEMPT = 1 << 40
 _ATTEMPTS = 64

@@ -14,6 +14,7 @@ from kvbench.workload.clipping import Clipper
 from kvbench.workload.importers.read import Trace
 from kvbench.workload.importers.rows import Link
 from kvbench.workload.lengths import Drawn, draw_lengths
+from kvbench.workload.priorities import draw_priorities
 from kvbench.workload.request import Request, Segment
 from kvbench.workload.sessions import client_think_times, clipped_draws, session_starts
 from kvbench.workload.tokens import conversation_stream, recorded_stream
@@ -80,6 +81,7 @@ class _Builder:
     ) -> None:
         self.drawn_outputs = 0
         self._trace = trace
+        self._settings = settings
         self._scale = scale
         self._block = block or 0
         self._drawn = drawn.tokens
@@ -88,6 +90,8 @@ class _Builder:
         self._is_forced = settings.outputs == "forced"
         self._whole_blocks: dict[int, Segment] = {}
         self._sessions: dict[int | str, int] = {}
+        self._priorities = draw_priorities(settings, len(trace.rows))
+        self._roots: dict[int, int] = {}
 
     def requests(self, order: list[int], arrivals_s: list[float]) -> list[Request]:
         """Requests numbered by `order`, the kept rows sorted by arrival."""
@@ -112,7 +116,16 @@ class _Builder:
             think_time_s=self._pauses[number] if before is None else link.think_time_s,
             session_id=self._session(link.session_id),
             salt=link.salt,
+            priority=self._priority(at, link.priority),
         )
+
+    def _priority(self, at: int, recorded: int | None) -> int:
+        """The recorded one, else that drawn for the row with which the conversation begins."""
+        if len(self._settings.priorities) == 1:
+            return recorded or 0
+        before = self._trace.follows.get(at)
+        root = self._roots[at] = at if before is None else self._roots[before]
+        return self._priorities[root] if recorded is None else recorded
 
     def _output(self, recorded: int | None, at: int) -> int:
         if recorded is not None:

@@ -38,3 +38,5 @@ class Request:
     think_time_s: float = 0.0
     session_id: int | None = None
     salt: str | None = None
+    priority: int = 0
+    """Higher is more important."""

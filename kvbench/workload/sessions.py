@@ -7,6 +7,7 @@ output the next piece, so that turn k + 1 repeats prompt and output of turn k to
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -17,6 +18,7 @@ from kvbench.workload.clipping import Clipper
 from kvbench.workload.draws import exponentials
 from kvbench.workload.lengths import Drawn, draw_lengths
 from kvbench.workload.prefixes import draw_tenants, fronts
+from kvbench.workload.priorities import draw_priorities
 from kvbench.workload.request import Request, Segment
 from kvbench.workload.tokens import conversation_stream
 from kvbench.workload.types import ImportReport
@@ -86,11 +88,13 @@ def _turns(settings: WorkloadSettings, inputs: list[int], outputs: list[int], cl
     before, salts = fronts(settings, count), draw_tenants(settings.prefix, settings.seed, count)
     pauses = client_think_times(settings, count)
     think = _think_times(settings.sessions.think, settings.sessions.think_time_s, settings.seed, settings.requests)
+    priorities = draw_priorities(settings, count)
     for session in range(count):
         first = session * turns
         plan = _Session(session, before[session], salts[session], starts[session], pauses[session])
         numbers = range(first, min(first + turns, settings.requests))
-        yield from _session(settings, plan, numbers, inputs, outputs, think, clipper)
+        turns_of_it, priority = _session(settings, plan, numbers, inputs, outputs, think, clipper), priorities[session]
+        yield from (replace(turn, priority=priority) for turn in turns_of_it) if priority else turns_of_it
 
 
 class _Session(NamedTuple):

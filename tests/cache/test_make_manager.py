@@ -18,7 +18,8 @@ from tests.cache.machines import admit, append, ints, paged, serve
 @pytest.mark.parametrize(
     ("changes", "named"),
     [
-        ({"allocator": "buddy"}, "buddy"),
+        ({"allocator": "slab"}, "slab"),
+        ({"reservation": "half"}, "half"),
         ({"prefix_cache": "trie"}, "trie"),
         ({"eviction": "arc"}, "arc"),
         ({"hash_function": "md5"}, "md5"),

@@ -46,6 +46,7 @@ class NaiveManager:
     owners: dict[int, int] = field(default_factory=dict)
     index: dict[Key, int] = field(default_factory=dict)
     keys: dict[int, Key] = field(default_factory=dict)
+    hits: dict[int, int] = field(default_factory=dict)
     counters: CacheStats = field(default_factory=CacheStats)
     listener: Callable[[str, bytes], None] | None = None
 
@@ -88,8 +89,8 @@ class NaiveManager:
         supply = len(self.free) + sum(block not in hits for block in self.cached) - self._promised
         short = max(0, new + later - supply)
         evict = max(0, new - len(self.free))
-        detail = (hits, later, readmission)
-        return Plan(content, not short, cached_tokens, hold, promise_tokens, new, 0, evict, short, 0, detail)
+        detail, spare = (hits, later, readmission), max(0, supply - new - later)
+        return Plan(content, not short, cached_tokens, hold, promise_tokens, new, 0, evict, short, 0, detail, spare)
 
     def commit(self, plan: Plan) -> Admission:
         assert plan.fits
@@ -98,6 +99,7 @@ class NaiveManager:
         row = min(set(range(self.settings.max_sequences)) - set(self.rows))
         for block in hits:
             self.cached.pop(block, None)
+            self.hits[block] = self.hits.get(block, 0) + 1
             self.owners[block] = self.owners.get(block, 0) + 1
         blocks = hits + [self._take() for _ in range(plan.new_blocks)]
         self.rows[row] = Row(plan.content, blocks, plan.hold_tokens, later, plan.cached_tokens)
@@ -114,6 +116,7 @@ class NaiveManager:
         if not self.free:
             block, _ = self.cached.popitem(last=False)
             del self.index[self.keys.pop(block)]
+            self.hits.pop(block, None)
             self.counters.evictions += 1
             self.free.append(block)
         block = self.free.pop()
@@ -173,6 +176,13 @@ class NaiveManager:
                     self.cached[block] = None
                 else:
                     self.free.append(block)
+
+    def references(self, row: int) -> float:
+        found = [self.owners[block] - 1 + self.hits.get(block, 0) for block in self.rows[row].blocks]
+        return sum(found) / len(found) if found else 0.0
+
+    def deferred_blocks(self) -> int:
+        return 0
 
     def take_transfers(self) -> Transfers:
         return Transfers()

@@ -4,11 +4,21 @@ from __future__ import annotations
 
 import pytest
 
-from kvbench.engine.policies.registry import ADMISSION_POLICIES, BATCH_POLICIES, admission_policy, batch_policy
+from kvbench.engine.policies.registry import (
+    ADMISSION_POLICIES,
+    BATCH_POLICIES,
+    ORDERS,
+    VICTIM_POLICIES,
+    admission_policy,
+    batch_policy,
+    order_of,
+    victim_policy,
+)
 from kvbench.engine.telemetry import StepRecord
 from kvbench.errors import UsageError
 from kvbench.spec.engine import EngineSettings
-from tests.engine.fakes import by_id, fake_engine, job, run
+from tests.engine.fakes import by_id, cache_settings, fake_engine, job, run
+from tests.engine.naive_manager import NaiveManager
 
 
 def work(records: list[StepRecord]) -> list[tuple[int, int]]:
@@ -118,12 +128,20 @@ def test_max_utilization_packs_and_preempts_where_guaranteed_no_evict_promises_a
 
 
 def test_every_policy_name_of_the_settings_is_registered_and_builds() -> None:
-    fields = EngineSettings.model_fields
-    assert set(fields["batch_policy"].annotation.__args__) == set(BATCH_POLICIES)  # type: ignore[union-attr]
-    assert set(fields["admission"].annotation.__args__) == set(ADMISSION_POLICIES)  # type: ignore[union-attr]
+    registries: dict[str, dict[str, str]] = {
+        "batch_policy": BATCH_POLICIES, "admission": ADMISSION_POLICIES, "victim": VICTIM_POLICIES, "order": ORDERS,
+    }  # fmt: skip
+    for field, registry in registries.items():
+        assert set(EngineSettings.model_fields[field].annotation.__args__) == set(registry)  # type: ignore[union-attr]
+    plain = EngineSettings()
+    manager = NaiveManager(cache_settings(plain, 8, 64))
     for name in BATCH_POLICIES:
         batch_policy(name)
     for name in ADMISSION_POLICIES:
-        admission_policy(name)
+        admission_policy(manager, plain.model_copy(update={"admission": name}))
+    for name in VICTIM_POLICIES:
+        victim_policy(manager, plain.model_copy(update={"victim": name}))
+    for name in ORDERS:
+        order_of(name, manager)
     with pytest.raises(UsageError, match="unknown batch policy 'greedy'"):
         batch_policy("greedy")

@@ -174,6 +174,8 @@ def test_the_books_of_the_engine_import_without_torch() -> None:
         "import sys; sys.modules['torch'] = None\n"
         + "".join(f"import kvbench.engine.{name}\n" for name in modules.split())
         + "from kvbench.engine.policies.registry import *\n"
-        + "[batch_policy(n) for n in BATCH_POLICIES]; [admission_policy(n) for n in ADMISSION_POLICIES]"
+        + "import kvbench.engine.duplicates\n"
+        + "[batch_policy(n) for n in BATCH_POLICIES]; [order_of(n, None) for n in ORDERS]\n"
+        + "import kvbench.engine.policies.admission, kvbench.engine.policies.victims\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

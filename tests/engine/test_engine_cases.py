@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
 from kvbench.cache.content import Content
+from kvbench.cache.types import Transfers
+from kvbench.engine.batch import StepBatch
 from kvbench.engine.loop import EngineLoop
+from kvbench.engine.policies.registry import ADMISSION_POLICIES, VICTIM_POLICIES
 from kvbench.engine.telemetry import StepRecord
 from tests.engine.fakes import FakeRunner, by_id, fake_engine, honest_output, job, run
+from tests.engine.naive_manager import NaiveManager
 
 BOTH = pytest.mark.parametrize("manager", ["naive", "real"])
 
@@ -107,7 +113,7 @@ def test_e26_more_than_the_maximum_context_is_rejected_with_the_arithmetic() -> 
 
 
 @BOTH
-@pytest.mark.parametrize("admission", ["max-utilization", "guaranteed-no-evict"])
+@pytest.mark.parametrize("admission", ADMISSION_POLICIES)
 def test_e27_demand_exactly_equal_to_capacity_is_admitted(manager: str, admission: str) -> None:
     """16 slots: 16 prompt tokens and one output fit (the last output's KV is never stored), 17 do not."""
     engine = fake_engine(4, manager=manager, admission=admission)
@@ -118,9 +124,10 @@ def test_e27_demand_exactly_equal_to_capacity_is_admitted(manager: str, admissio
 
 
 @BOTH
-def test_e28_a_prompt_waits_for_room_for_all_of_it(manager: str) -> None:
+@pytest.mark.parametrize("admission", ADMISSION_POLICIES)
+def test_e28_a_prompt_waits_for_room_for_all_of_it(manager: str, admission: str) -> None:
     """Pool 8; A decodes and holds 5; B has 24 tokens, chunks of 8: B waits, is prefilled once, nobody is preempted."""
-    engine = fake_engine(8, manager=manager, max_batch_tokens=9)
+    engine = fake_engine(8, manager=manager, max_batch_tokens=9, admission=admission)
     engine.add(job(0, 17, output=4))
     steps = [engine.step()]
     engine.add(job(1, 24))
@@ -132,9 +139,10 @@ def test_e28_a_prompt_waits_for_room_for_all_of_it(manager: str) -> None:
 
 
 @BOTH
-def test_e29_two_half_computed_prompts_never_wait_for_each_other(manager: str) -> None:
+@pytest.mark.parametrize("admission", ADMISSION_POLICIES)
+def test_e29_two_half_computed_prompts_never_wait_for_each_other(manager: str, admission: str) -> None:
     """Pool 8; A and B need 7 blocks each, a chunk is 3: only one starts, both finish."""
-    engine = fake_engine(8, manager=manager, max_batch_tokens=12)
+    engine = fake_engine(8, manager=manager, max_batch_tokens=12, admission=admission)
     steps = run(engine, job(0, 28), job(1, 28))
     assert max(step.active_sequences for step in steps) == 1
     assert totals(steps)["preemptions"] == 0
@@ -158,11 +166,13 @@ def test_e29_two_requests_with_blocks_on_the_host_never_wait_for_each_other() ->
 
 @BOTH
 @pytest.mark.parametrize("policy", ["continuous", "chunked"])
-def test_e31_a_preemption_skips_nobody_who_runs(manager: str, policy: str) -> None:
-    """Five decode in a full pool and the last arrived go: in every step each survivor gets exactly one token."""
-    engine = fake_engine(11, manager=manager, batch_policy=policy)
+@pytest.mark.parametrize("victim", VICTIM_POLICIES)
+def test_e31_a_preemption_skips_nobody_who_runs(manager: str, policy: str, victim: str) -> None:
+    """Five decode in a full pool and victims go, wherever they stand in the batch: in every step each survivor gets
+    exactly one token."""
+    engine = fake_engine(11, manager=manager, batch_policy=policy, victim=victim)
     for index in range(5):
-        engine.add(job(index, 5 + index % 3, output=12, arrival_s=float(-index)))
+        engine.add(job(index, 5 + index % 3, output=12, arrival_s=float(-index), priority=index % 2))
     preemptions = 0
     while engine.has_work:
         decoding = list(engine.scheduler.decoding.sequences)
@@ -241,6 +251,88 @@ def test_e45_a_recompute_resets_progress_and_counts_output_once(manager: str) ->
     assert sum(step.decode_tokens for step in steps) == 5 + 2 + 1
     assert engine.take_outputs() == {one.request_id: honest_output(one) for one in load}
     engine.manager.release(outside.row)
+
+
+def test_e38_blocks_come_back_only_between_two_steps() -> None:
+    """Preemptions, failures and ends under every policy: while a batch is in flight no row is released, so no block of
+    a running step can be handed out again."""
+    for policy in ("static", "continuous", "chunked"):
+        engine = fake_engine(6, manager="real", batch_policy=policy)
+        in_flight: list[bool] = []
+        runner, forward, release = engine.runner, engine.runner.forward, engine.manager.release
+
+        def watched_forward(batch: StepBatch, forward: Any = forward, in_flight: list[bool] = in_flight) -> Any:
+            in_flight.append(True)
+            logits = forward(batch)
+            in_flight.pop()
+            return logits
+
+        def watched_release(row: int, release: Any = release, in_flight: list[bool] = in_flight) -> None:
+            assert not in_flight, "a row was released under a running step"
+            release(row)
+
+        runner.forward, engine.manager.release = watched_forward, watched_release  # type: ignore[method-assign]
+        steps = run(engine, *(job(index, 3 + index % 4, output=16) for index in range(8)))
+        assert totals(steps)["preemptions"] > 0
+
+
+class LateManager(NaiveManager):
+    """Blocks of released rows come back two steps later, as if copies in them were under way."""
+
+    def release(self, row: int) -> None:
+        self.late = [*getattr(self, "late", []), [row, 2]]
+
+    def deferred_blocks(self) -> int:
+        return sum(len(self.rows[row].blocks) for row, _ in getattr(self, "late", []))
+
+    def take_transfers(self) -> Transfers:
+        """Called once a step."""
+        late = getattr(self, "late", [])
+        for entry in late:
+            entry[1] -= 1
+        self.late = [entry for entry in late if entry[1]]
+        for row, left in late:
+            if not left:
+                super().release(row)
+        return Transfers()
+
+
+@pytest.mark.parametrize("policy", ["static", "continuous", "chunked"])
+def test_e39_while_freed_blocks_are_on_their_way_nobody_else_is_preempted(policy: str) -> None:
+    """Pool 9 is full with four that decode; whatever a victim frees comes two steps late. One preemption suffices
+    for the block that was missing, those who need none go on, and nobody else is preempted meanwhile."""
+    engine = fake_engine(9, manager="naive", batch_policy=policy, max_sequences=8)
+    engine.manager.__class__ = LateManager
+    load = [job(index, 7, output=3 + 2 * index) for index in range(4)]
+    steps = run(engine, *load)
+    first = next(at for at, step in enumerate(steps) if step.preemptions)
+    assert [step.preemptions for step in steps[first : first + 2]] == [1, 0]
+    assert totals(steps)["preemptions"] <= 2
+    assert engine.take_outputs() == {one.request_id: honest_output(one) for one in load}
+
+
+@BOTH
+def test_e40_a_request_that_is_given_up_during_a_step_gets_its_token_once_or_not_at_all(manager: str) -> None:
+    """Request 1 is aborted while the step that samples for it is in flight: the step ends as it was scheduled, then
+    the request goes, its blocks come back, and the others are not disturbed."""
+    engine = fake_engine(12, manager=manager, prefix_cache="hash")
+    load = [job(index, 5 + index, output=6) for index in range(3)]
+    forward, seen = engine.runner.forward, []
+
+    def forward_and_abort(batch: StepBatch) -> Any:
+        seen.append(batch)
+        if len(seen) == 3:
+            engine.abort(1)
+        return forward(batch)
+
+    engine.runner.forward = forward_and_abort  # type: ignore[method-assign]
+    run(engine, *load)
+    records, outputs = by_id(engine), engine.take_outputs()
+    assert (records[1].finish_reason, records[1].error) == ("error", "aborted")
+    assert outputs[1] == honest_output(load[1])[: records[1].output_tokens]
+    assert records[1].output_tokens == 3
+    assert {index: outputs[index] for index in (0, 2)} == {index: honest_output(load[index]) for index in (0, 2)}
+    assert engine.manager.stats().blocks_used == 0
 
 
 @BOTH

@@ -9,10 +9,15 @@ from hypothesis import strategies as st
 
 from kvbench.engine.job import Job
 from kvbench.engine.loop import EngineLoop
+from kvbench.engine.policies.registry import ADMISSION_POLICIES, VICTIM_POLICIES
+from kvbench.engine.policies.registry import ORDERS as ORDER_NAMES
 from tests.engine.fakes import VOCAB, FakeRunner, ManualClock, fake_engine, honest_output
 
 POLICIES = ("static", "continuous", "chunked")
-ADMISSIONS = ("max-utilization", "guaranteed-no-evict")
+ADMISSIONS = tuple(ADMISSION_POLICIES)
+VICTIMS = tuple(VICTIM_POLICIES)
+ORDERS = tuple(ORDER_NAMES)
+RESERVING = ("contiguous", "buddy")
 
 
 @st.composite
@@ -33,6 +38,7 @@ def jobs(draw: st.DrawFn) -> list[Job]:
                 stop_tokens=frozenset(range(0, VOCAB, 9)) if draw(st.booleans()) else frozenset(),
                 arrival_s=float(draw(st.integers(0, 12))),
                 salt=draw(st.sampled_from([None, "a"])),
+                priority=draw(st.integers(0, 2)),
             )
         )
     return made
@@ -40,17 +46,24 @@ def jobs(draw: st.DrawFn) -> list[Job]:
 
 @st.composite
 def engines(draw: st.DrawFn, manager: str) -> EngineLoop:
-    caching = draw(st.sampled_from(["none", "hash"] + ["host", "contiguous", "radix"] * (manager == "real")))
+    caching = draw(st.sampled_from(["none", "hash"] + ["host", "radix", *RESERVING] * (manager == "real")))
+    has_cache, policy = caching in ("hash", "host", "radix"), draw(st.sampled_from(POLICIES))
     return fake_engine(
-        draw(st.integers(40, 100) if caching == "contiguous" else st.integers(2, 14)),
+        draw(st.integers(48, 100) if caching in RESERVING else st.integers(2, 14)),
         manager=manager,
         max_context=48,
         host_blocks=3 if caching == "host" else 0,
-        allocator="contiguous" if caching == "contiguous" else "paged",
+        allocator=caching if caching in RESERVING else "paged",
+        reservation=draw(st.sampled_from(["max", "pow2", "oracle"])),
         block_size=draw(st.sampled_from([1, 2, 4, 16])),
-        batch_policy=draw(st.sampled_from(POLICIES)),
+        batch_policy=policy,
+        deduplicate_prefixes=has_cache and policy != "static" and draw(st.booleans()),
+        watermark=draw(st.sampled_from([0.01, 0.5])),
         admission=draw(st.sampled_from(ADMISSIONS)),
-        prefix_cache={"host": "hash", "contiguous": "none"}.get(caching, caching),
+        prefix_cache={"hash": "hash", "host": "hash", "radix": "radix"}.get(caching, "none"),
+        victim=draw(st.sampled_from(VICTIMS)),
+        order=draw(st.sampled_from(ORDERS if has_cache else ORDERS[:3])),
+        starvation_limit=draw(st.sampled_from([1, 3, 64])),
         partial_block_reuse=draw(st.booleans()) if manager == "real" and caching in ("radix", "host") else False,
         max_sequences=draw(st.sampled_from([1, 2, 5, 12])),
         max_batch_tokens=draw(st.sampled_from([1, 3, 8, 64])),

@@ -228,6 +228,8 @@ def test_own_format_keeps_sessions_salts_and_shared_blocks() -> None:
         ([{"input_tokens": 3, "hash_ids": [True], "block_tokens": 4}], "integers"),
         ([{"input_tokens": 3, "hash_ids": [1], "block_tokens": b} for b in (4, 8)], "above"),
         ([{"input_tokens": 3, "salt": 4}], "salt"),
+        ([{"input_tokens": 3, "priority": 1.5}], "priority"),
+        ([{"input_tokens": 3, "priority": 10**9}], "priority"),
         ([{"input_tokens": 3, "session_id": [1]}], "session_id"),
         ([{"input_tokens": 3, "think_time_s": -1}], "think_time_s"),
         ([{"input_tokens": 3, "arrival_s": float("nan")}], "arrival_s"),
@@ -431,3 +433,18 @@ def test_notes_say_how_many_rows_were_dropped_and_why(write: Write) -> None:
     rows = [f'{{"input_tokens": {tokens}, "output_tokens": 2, "arrival_s": 0}}\n' for tokens in (0, -1, 0, 5)]
     notes = from_trace(write("".join(rows))).report.notes
     assert {"2 rows were dropped: zero input tokens", "1 rows were dropped: negative tokens"} <= set(notes)
+
+
+def test_own_format_keeps_priorities_and_draws_the_missing_ones_by_conversation(tmp_path: Path) -> None:
+    """A row's own priority wins; the others get the class drawn for the row with which their conversation begins."""
+    file = tmp_path / "own.jsonl"
+    rows: list[dict[str, Any]] = [{"input_tokens": 3, "arrival_s": at, "priority": at - 1} for at in range(3)]
+    rows += [{"input_tokens": 3, "arrival_s": 9 + at} | ({"after": at + 2} if at % 4 else {}) for at in range(400)]
+    file.write_text("\n".join(map(json.dumps, rows)))
+    plain, drawn = from_trace(file), from_trace(file, priorities=[1, 1])
+    assert [request.priority for request in plain.requests][:4] == [-1, 0, 1, 0]
+    priorities = [request.priority for request in drawn.requests]
+    assert priorities[:3] == [-1, 0, 1]
+    conversations = [priorities[at : at + 4] for at in range(3, 403, 4)]
+    assert all(len(set(turns)) == 1 for turns in conversations)
+    assert {turns[0] for turns in conversations} == {0, 1}

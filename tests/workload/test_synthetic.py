@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -180,3 +182,21 @@ def test_warm_up_spans_the_lengths_of_the_workload() -> None:
     assert all(sum(s.length for s in r.prompt) == r.input_tokens for r in warmup)
     assert warmup_requests(workload, 0) == []
     assert len(warmup_requests(workload, 1)) == 1
+
+
+def test_priority_classes_have_their_shares_and_leave_everything_else_alone() -> None:
+    plain = synthetic(requests=2000, seed=3)
+    drawn = synthetic(requests=2000, seed=3, priorities=[3, 0, 1])
+    shares = Counter(request.priority for request in drawn.requests)
+    assert set(shares) == {0, 2}
+    assert 0.22 < shares[2] / 2000 < 0.28
+    assert [replace(request, priority=0) for request in drawn.requests] == list(plain.requests)
+    assert drawn.digest != plain.digest
+    assert synthetic(requests=2000, seed=3, priorities=[5]).digest == plain.digest
+
+
+def test_turns_of_a_session_share_their_priority() -> None:
+    work = synthetic(requests=400, sessions={"turns": 4}, priorities=[1, 1])
+    found = {(request.session_id, request.priority) for request in work.requests}
+    assert len(found) == 100
+    assert {priority for _, priority in found} == {0, 1}

@@ -9,8 +9,9 @@ from kvbench.workload.importers.files import TraceFile
 from kvbench.workload.importers.json_lines import hash_ids_from, json_records
 from kvbench.workload.importers.rows import Link, MalformedError, Row, nanoseconds, shown, tokens_from
 
+MAX_PRIORITY = 1_000_000
 _NS_PER_S = 1_000_000_000
-_LINKS = ("request_id", "after", "think_time_s", "session_id", "salt")
+_LINKS = ("request_id", "after", "think_time_s", "session_id", "salt", "priority")
 
 
 def rows(file: TraceFile) -> Iterator[Row]:
@@ -48,7 +49,17 @@ def _link(record: dict[str, Any]) -> Link:
         think_time_s=think_ns / _NS_PER_S,
         session_id=_name(record, "session_id"),
         salt=salt,
+        priority=_priority(record),
     )
+
+
+def _priority(record: dict[str, Any]) -> int | None:
+    value = record.get("priority")
+    if value is None:
+        return None
+    if type(value) is not int or not -MAX_PRIORITY <= value <= MAX_PRIORITY:
+        raise MalformedError(f"priority is {shown(value)}, not a whole number from -{MAX_PRIORITY} to {MAX_PRIORITY}")
+    return value
 
 
 def _name(record: dict[str, Any], key: str) -> int | str | None:

@@ -24,6 +24,7 @@ class Link(NamedTuple):
     think_time_s: float = 0.0
     session_id: int | str | None = None
     salt: str | None = None
+    priority: int | None = None
 
 
 class Row(NamedTuple):

@@ -1,0 +1,96 @@
+"""Named sets of engine settings: for each serving system the nearest policies that this engine has.
+
+A preset names policies, not sizes: memory, seats and budgets stay as the suite has them, so that presets can be
+compared at equal sizes. `cannot` says what a preset does not reproduce. A comparison of presets compares policies in
+one engine, not the systems.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Preset:
+    """`settings` of the `[engine]` table, `source` where the policies are described, `cannot` what is missing."""
+
+    settings: dict[str, Any]
+    source: str
+    cannot: str
+
+
+PRESETS: dict[str, Preset] = {
+    "vllm": Preset(
+        settings={
+            "batch_policy": "chunked",
+            "block_size": 16,
+            "prefix_cache": "hash",
+            "hash_function": "sha256",
+            "eviction": "lru",
+            "admission": "watermark",
+            "watermark": 0.01,
+            "order": "fcfs",
+            "victim": "last-arrived",
+            "preemption": "recompute",
+        },
+        source="vLLM: Kwon et al. 2023 §4.5; docs.vllm.ai, Automatic Prefix Caching, and block manager watermark 0.01",
+        cannot="partial prefills are not spread over several long prompts; asynchronous scheduling; the watermark is "
+        "not held against a request while nobody runs",
+    ),
+    "trtllm-max-utilization": Preset(
+        settings={
+            "batch_policy": "continuous",
+            "block_size": 32,
+            "prefix_cache": "hash",
+            "eviction": "lru",
+            "admission": "max-utilization",
+            "order": "fcfs",
+            "victim": "last-arrived",
+            "preemption": "recompute",
+        },
+        source="TensorRT-LLM: capacity scheduler policy MAX_UTILIZATION, useful runtime options; KV cache reuse",
+        cannot="paused requests keep no blocks of their own here; retention priorities and their durations; reuse of "
+        "partly matching blocks",
+    ),
+    "trtllm-no-evict": Preset(
+        settings={
+            "batch_policy": "continuous",
+            "block_size": 32,
+            "prefix_cache": "hash",
+            "eviction": "lru",
+            "admission": "guaranteed-no-evict",
+            "order": "fcfs",
+        },
+        source="TensorRT-LLM: capacity scheduler policy GUARANTEED_NO_EVICT, its default; KV cache reuse",
+        cannot="retention priorities and their durations; reuse of partly matching blocks",
+    ),
+    "orca": Preset(
+        settings={
+            "batch_policy": "continuous",
+            "allocator": "contiguous",
+            "reservation": "max",
+            "prefix_cache": "none",
+            "order": "fcfs",
+        },
+        source="Orca: Yu et al. 2022 (OSDI), iteration-level scheduling; its memory as in Kwon et al. 2023 §6.1",
+        cannot="selective batching and pipelining of iterations; prompts join whole, one budget bounds those of a step",
+    ),
+    "contiguous": Preset(
+        settings={
+            "batch_policy": "static",
+            "allocator": "contiguous",
+            "reservation": "max",
+            "prefix_cache": "none",
+            "order": "fcfs",
+        },
+        source="FasterTransformer and others before paging, as described in Kwon et al. 2023 §3.1",
+        cannot="prompts are not padded to one length, so its batches cost less here than they did",
+    ),
+}
+
+
+def filled_from_preset(data: dict[str, Any]) -> dict[str, Any]:
+    """Engine settings with what their preset says in place of what they leave out; explicit keys win."""
+    preset = PRESETS.get(str(data.get("preset")))
+    return data if preset is None else {**preset.settings, **data}
