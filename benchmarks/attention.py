@@ -1,11 +1,12 @@
 """Paged decode attention on this CPU against SDPA on contiguous K and V of the same dtype, query heads grouped.
 
-    python benchmarks/attention.py [--json] [--rounds 15] [--threads 2] [--quick]
+    python benchmarks/attention.py [--json] [--rounds 15] [--threads 2] [--only mla] [--quick]
 
 One process; both sides are timed in turns and the figure is the median of the ratios of neighbours, so that a change
 of the machine's speed meets both. `numba` reads the KV store through shuffled block tables; int8 and fp8 have no SDPA
 of their own and are held against our fp32. Each row's KV is 32 to 256 MiB, far beyond the caches. Bars: what the
-project promises.
+project promises. A window layer is held against SDPA over the window alone, a latent layer (MLA, absorbed queries)
+against SDPA over its contiguous rows.
 """
 
 from __future__ import annotations
@@ -26,11 +27,33 @@ from kvbench.engine.attention.registry import attention_backend
 from kvbench.engine.batch import StepBatch
 from kvbench.engine.kvstore.store import KVStore
 from kvbench.geometry.dtypes import storage_dtype
-from kvbench.geometry.model import LayerGroup, ModelGeometry
+from kvbench.geometry.model import GroupKind, LatentShape, LayerGroup, ModelGeometry
 
 SEQUENCES, CONTEXT = 32, 1024
-SHAPES = {"gqa 32/8 × 64": (32, 8, 64), "gqa 32/4 × 128": (32, 4, 128), "mha 8/8 × 64": (8, 8, 64)}
-"""Query heads, KV heads, head size."""
+
+
+@dataclass(frozen=True)
+class Shape:
+    """One layer: `head_dim` of a K row, of which the first `rank` read as V in a latent layer."""
+
+    query_heads: int
+    kv_heads: int
+    head_dim: int
+    window: int | None = None
+    rank: int = 0
+
+    @property
+    def has_bars(self) -> bool:
+        return self.window is None and not self.rank
+
+
+SHAPES = {
+    "gqa 32/8 × 64": Shape(32, 8, 64),
+    "gqa 32/4 × 128": Shape(32, 4, 128),
+    "mha 8/8 × 64": Shape(8, 8, 64),
+    "gqa 32/8 × 64, last 256": Shape(32, 8, 64, window=256),
+    "mla 16 × 512 + 64": Shape(16, 1, 576, rank=512),
+}
 BLOCK_SIZES = (4, 16, 64)
 BARS = {("fp32", 16): 1.2, ("fp32", 4): 1.7, ("bf16", 16): 1.4, ("bf16", 4): 2.2, ("int8", 16): 0.9}
 CONTIGUOUS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -56,11 +79,13 @@ class Row:
     max_error: float
 
 
-def geometry(query_heads: int, kv_heads: int, head_dim: int, layers: int = 1) -> ModelGeometry:
-    group = LayerGroup("full", tuple(range(layers)), kv_heads, head_dim, head_dim)
-    return ModelGeometry(
-        "bench", "llama", "benchmark", layers, 1, 1, query_heads, kv_heads, head_dim, 1, 1 << 20, (group,)
-    )
+def geometry(shape: Shape, layers: int = 1) -> ModelGeometry:
+    kind: GroupKind = "latent" if shape.rank else "full" if shape.window is None else "window"
+    v_dim = 0 if shape.rank else shape.head_dim
+    group = LayerGroup(kind, tuple(range(layers)), shape.kv_heads, shape.head_dim, v_dim, shape.window)
+    latent = LatentShape(None, shape.rank, 1, shape.head_dim - shape.rank, 1) if shape.rank else None
+    heads = (shape.query_heads, shape.kv_heads, shape.head_dim)
+    return ModelGeometry("bench", "llama", "benchmark", layers, 1, 1, *heads, 1, 1 << 20, (group,), latent=latent)
 
 
 def decode_batch(tables: np.ndarray, context: int) -> StepBatch:
@@ -80,20 +105,27 @@ def decode_batch(tables: np.ndarray, context: int) -> StepBatch:
 class Setup:
     """The same K and V contiguous and in a store of every dtype and block size that is asked for."""
 
-    def __init__(self, heads: tuple[int, int, int]) -> None:
-        query_heads, kv_heads, head_dim = self.heads = heads
-        self.k = torch.randn((SEQUENCES, CONTEXT, kv_heads, head_dim))
-        self.v = torch.randn((SEQUENCES, CONTEXT, kv_heads, head_dim))
-        self.q = torch.randn((SEQUENCES, query_heads, head_dim))
+    def __init__(self, shape: Shape) -> None:
+        self.shape = shape
+        self.k = torch.randn((SEQUENCES, CONTEXT, shape.kv_heads, shape.head_dim))
+        self.v = self.k[..., :0] if shape.rank else torch.randn_like(self.k)
+        self.q = torch.randn((SEQUENCES, shape.query_heads, shape.head_dim))
+
+    @property
+    def elements(self) -> int:
+        """Of K and V that a step reads."""
+        return (self.k.numel() + self.v.numel()) * min(CONTEXT, self.shape.window or CONTEXT) // CONTEXT
 
     def sdpa(self, dtype: torch.dtype) -> Call:
-        k, v = (x.transpose(1, 2).to(dtype).contiguous() for x in (self.k, self.v))
-        q = self.q.to(dtype).unflatten(1, (self.heads[1], -1))
+        first = CONTEXT - min(CONTEXT, self.shape.window or CONTEXT)
+        k, v = (x[:, first:].transpose(1, 2).to(dtype).contiguous() for x in (self.k, self.v))
+        v = k[..., : self.shape.rank] if self.shape.rank else v
+        q = self.q.to(dtype).unflatten(1, (self.shape.kv_heads, -1))
         return lambda: F.scaled_dot_product_attention(q, k, v)
 
     def paged(self, kv_dtype: str, block_size: int) -> Call:
         per_sequence = CONTEXT // block_size
-        store = KVStore(geometry(*self.heads), kv_dtype, block_size, per_sequence * SEQUENCES)
+        store = KVStore(geometry(self.shape), kv_dtype, block_size, per_sequence * SEQUENCES)
         order = np.random.default_rng(0).permutation(store.num_blocks) + 1
         tables = order.astype(np.int32).reshape(SEQUENCES, -1)
         positions = np.arange(CONTEXT)
@@ -127,13 +159,13 @@ def compare(shape: str, kv_dtype: str, block_size: int, setup: Setup, sides: tup
         kv_dtype=kv_dtype,
         block_size=block_size,
         against="our fp32" if kv_dtype in NARROW else "SDPA",
-        kv_mib=2 * setup.k.numel() * itemsize / 2**20,
+        kv_mib=setup.elements * itemsize / 2**20,
         ours_ms=median(ours) * 1e3,
         theirs_ms=median(theirs) * 1e3,
         ratio=median(ratios),
         ratio_low=ratios[len(ratios) // 4],
         ratio_high=ratios[-1 - len(ratios) // 4],
-        bar=BARS.get((kv_dtype, block_size)),
+        bar=BARS.get((kv_dtype, block_size)) if setup.shape.has_bars else None,
         max_error=float((sides[0]() - exact).abs().max()),
     )
 
@@ -152,7 +184,7 @@ def comparisons(rounds: int, shapes: list[str]) -> Iterator[Row]:
 
 def call_overhead(calls: int = 300) -> dict[str, float]:
     """Microseconds of one small decode step's calls: 8 sequences of 100 tokens, 8 query and 2 KV heads of 32."""
-    store = KVStore(geometry(8, 2, 32, layers=4), "fp32", 16, 80)
+    store = KVStore(geometry(Shape(8, 2, 32), layers=4), "fp32", 16, 80)
     tables = np.arange(1, 57, dtype=np.int32).reshape(8, 7)
     batch, backend = decode_batch(tables, 100), attention_backend("numba", "cpu")
     q, k = torch.randn((8, 8, 32)), torch.randn((8, 2, 32))
@@ -175,12 +207,12 @@ def _median_us(call: Callable[[], object], calls: int) -> float:
 
 
 def print_table(rows: list[Row], overhead: dict[str, float]) -> None:
-    print(f"{'heads':16} {'KV dtype':8} {'block':>5} {'MiB':>5} {'ours ms':>8} {'theirs':>8} {'against':>9}", end="")
+    print(f"{'heads':24} {'KV dtype':8} {'block':>5} {'MiB':>5} {'ours ms':>8} {'theirs':>8} {'against':>9}", end="")
     print(f" {'ratio':>6} {'quartiles':>11} {'bar':>5} {'max error':>10}")
     for r in rows:
         bar = "" if r.bar is None else f"{r.bar:.1f}"
         print(
-            f"{r.shape:16} {r.kv_dtype:8} {r.block_size:5} {r.kv_mib:5.0f} {r.ours_ms:8.2f} {r.theirs_ms:8.2f}"
+            f"{r.shape:24} {r.kv_dtype:8} {r.block_size:5} {r.kv_mib:5.0f} {r.ours_ms:8.2f} {r.theirs_ms:8.2f}"
             f" {r.against:>9} {r.ratio:6.2f} {r.ratio_low:5.2f}–{r.ratio_high:.2f} {bar:>5} {r.max_error:10.1e}"
         )
     print("one small decode step, per layer: " + ", ".join(f"{name} {value:.0f}" for name, value in overhead.items()))
@@ -191,11 +223,13 @@ def main() -> None:
     parser.add_argument("--json", action="store_true", help="one JSON object instead of the table")
     parser.add_argument("--rounds", type=int, default=15, help="timed calls of each side")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads(), help="for torch and numba alike")
+    parser.add_argument("--only", default="", help="head shapes with this in their name")
     parser.add_argument("--quick", action="store_true", help="the first head shape only")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     kvbench_kernels.set_threads(options.threads)
-    shapes = list(SHAPES)[:1] if options.quick else list(SHAPES)
+    shapes = [name for name in SHAPES if not options.only or options.only in name]
+    shapes = shapes[:1] if options.quick else shapes
     rows, overhead = list(comparisons(options.rounds, shapes)), call_overhead()
     if options.json:
         facts = {"threads": options.threads, "sequences": SEQUENCES, "context": CONTEXT, "torch": torch.__version__}

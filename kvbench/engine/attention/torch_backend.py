@@ -43,7 +43,7 @@ class TorchAttention:
         for piece in staged.pieces:
             rows = slice(piece.start, piece.end)
             k, v = store.gather(layer, tables[piece.sequence], piece.length, piece.first_seen(window))
-            out[rows] = causal_attention(q[rows], k, v, rule, window)
+            out[rows] = causal_attention(q[rows], k, v, rule, window, is_latent=view.layout.is_latent)
         return out.to(q.dtype)
 
 
