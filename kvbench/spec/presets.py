@@ -43,6 +43,7 @@ PRESETS: dict[str, Preset] = {
             "batch_policy": "continuous",
             "block_size": 32,
             "prefix_cache": "hash",
+            "partial_block_reuse": True,
             "eviction": "lru",
             "admission": "max-utilization",
             "order": "fcfs",
@@ -50,20 +51,41 @@ PRESETS: dict[str, Preset] = {
             "preemption": "recompute",
         },
         source="TensorRT-LLM: capacity scheduler policy MAX_UTILIZATION, useful runtime options; KV cache reuse",
-        cannot="paused requests keep no blocks of their own here; retention priorities and their durations; reuse of "
-        "partly matching blocks",
+        cannot="paused requests keep no blocks of their own here; retention priorities and their durations",
     ),
     "trtllm-no-evict": Preset(
         settings={
             "batch_policy": "continuous",
             "block_size": 32,
             "prefix_cache": "hash",
+            "partial_block_reuse": True,
             "eviction": "lru",
             "admission": "guaranteed-no-evict",
             "order": "fcfs",
         },
         source="TensorRT-LLM: capacity scheduler policy GUARANTEED_NO_EVICT, its default; KV cache reuse",
-        cannot="retention priorities and their durations; reuse of partly matching blocks",
+        cannot="retention priorities and their durations",
+    ),
+    "sglang": Preset(
+        settings={
+            "batch_policy": "chunked",
+            "block_size": 1,
+            "prefix_cache": "radix",
+            "eviction": "lru",
+            "order": "longest-prefix-match",
+            "deduplicate_prefixes": True,
+            "admission": "adaptive",
+            "adaptive_initial": 0.7,
+            "adaptive_floor": 0.098,
+            "adaptive_decay_steps": 600,
+            "adaptive_ahead": 20,
+            "victim": "fewest-tokens",
+            "preemption": "recompute",
+        },
+        source="SGLang: Zheng et al. 2023 (RadixAttention); docs.sglang.ai, server arguments and environment variables "
+        "SGLANG_INIT_NEW_TOKEN_RATIO and others",
+        cannot="prefill batches apart from decode batches; its victim has the fewest output tokens, here the fewest "
+        "tokens; the longest match is sought among 32 that wait, not 128; starvation is bounded here",
     ),
     "orca": Preset(
         settings={
