@@ -7,18 +7,20 @@ Blocks of an admitted row, per layer group, as half-open ranges of logical block
     [h, held)     new blocks, private until they are full and computed; the first may begin as a copy (partial.py)
     [held, t)     promised: no block yet, but counted out of the supply
 
-h is the same in all groups, the least of what each of them found (E51).
+h is the same in all groups, the least of what each of them found (E51). Of a window group only the hits from `first`
+on are taken, what the next query reads; the entries before are null.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from kvbench.cache.partial import NO_PARTIAL, PartialHit, copy_fronts, find_partial, hold_sources
 from kvbench.cache.prefix import NO_BLOCKS
+from kvbench.cache.tail_hits import find_with_tails
 from kvbench.cache.types import Admission, Int32s, Int64s, Plan
 from kvbench.errors import InternalError
 
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
 
     from kvbench.cache.books import Books
     from kvbench.cache.content import Content
+    from kvbench.cache.windows import Windows
 
 
 @dataclass(slots=True)
@@ -37,6 +40,10 @@ class GroupHits:
     host: list[int]
     was_cached: NDArray[np.bool_]
     """Which device hits nobody owned: they leave the supply without leaving the cache"""
+    first: int = 0
+    """Logical block of the first of them"""
+    claimed: Int64s = field(default_factory=lambda: NO_BLOCKS)
+    """Hits in a window group that other rows own"""
 
     def cut(self, blocks: int) -> None:
         """Keep the first `blocks` logical blocks."""
@@ -60,6 +67,8 @@ class AdmissionDetail:
     readmission: bool
     promised: int = 0
     target: int = 0
+    for_forks: int = 0
+    """Of the promised blocks, those for rows that will be forked"""
 
 
 _MISS = GroupHits(NO_BLOCKS, [], np.zeros(0, dtype=bool))
@@ -86,13 +95,18 @@ def _counted(books: Books, content: Content, wanted: _Wanted, epoch: int, detail
     cached_tokens = detail.hit_blocks * books.block_size + detail.partial.tokens
     hold = max(wanted.hold, cached_tokens)
     held = books.tables.blocks_for(hold)
-    from_device, revived = 0, detail.partial.revived
+    present, revived = 0, detail.partial.revived
     for group in detail.groups:
-        from_device += len(group.device)
-        revived += int(np.count_nonzero(group.was_cached))
-    new = books.num_groups * held - from_device
+        present += len(group.device) + group.first
+        revived += int(np.count_nonzero(group.was_cached)) + len(group.claimed)
+    new = books.num_groups * held - present
     detail.target = books.num_groups * books.tables.blocks_for(wanted.promise)
-    detail.promised = max(0, detail.target - books.num_groups * held) + wanted.fork_blocks
+    detail.promised = max(0, detail.target - books.num_groups * held)
+    if detail.promised and books.windows is not None:
+        blocks = books.tables.blocks_for(wanted.promise)
+        detail.promised = int(books.windows.to_promise(blocks, held, content.length, cached_tokens))
+    detail.promised += wanted.fork_blocks
+    detail.for_forks = wanted.fork_blocks
     shortfall = new + detail.promised + revived - books.supply()
     return Plan(
         content=content,
@@ -101,7 +115,7 @@ def _counted(books: Books, content: Content, wanted: _Wanted, epoch: int, detail
         hold_tokens=hold,
         promise_tokens=wanted.promise,
         new_blocks=new,
-        promote_blocks=books.num_groups * detail.hit_blocks - from_device,
+        promote_blocks=books.num_groups * detail.hit_blocks - present,
         evict_blocks=max(0, new - books.pool.free),
         shortfall_blocks=max(0, shortfall),
         epoch=epoch,
@@ -122,12 +136,14 @@ def commit_admission(books: Books, plan: Plan) -> Admission:
     blocks = books.take(plan.new_blocks)
     used = 0
     for group, hits in enumerate(detail.groups):
-        need = int(books.tables.held[row]) - len(hits.device)
+        need = int(books.tables.held[row]) - hits.first - len(hits.device)
         _fill_row(books, row, group, hits, blocks[used : used + need])
         used += need
     books.tables.computed[row] = plan.cached_tokens
     books.tables.published[row] = detail.hit_blocks
     books.tables.promise(row, detail.target, detail.promised)
+    if books.windows is not None:
+        books.windows.open(row, plan.content.length, detail.for_forks)
     if plan.promote_blocks:
         _promote(books, row, detail)
     if detail.partial.tokens:
@@ -149,6 +165,8 @@ def _check_lengths(books: Books, content: Content, hold: int, promise: int) -> N
 def _look_up(books: Books, content: Content) -> tuple[list[GroupHits], int]:
     """Hits of every group, cut to the length they have in common. The last token is never covered (E12)."""
     limit = (content.length - 1) // books.block_size
+    if books.windows is not None:
+        return _look_up_with_tails(books, books.windows, content, limit)
     keys = content.keys(books.chain, limit)[:limit] if books.indexes[0].needs_keys else []
     tokens = content.tokens[: limit * books.block_size].reshape(limit, books.block_size)
     root = books.labels.root_id(content.salt)
@@ -177,6 +195,20 @@ def _content_before(books: Books, content: Content, hits: GroupHits) -> int:
     return books.labels.root_id(content.salt)
 
 
+def _look_up_with_tails(books: Books, windows: Windows, content: Content, limit: int) -> tuple[list[GroupHits], int]:
+    found = find_with_tails(books, windows, content, limit)
+    if found is None:
+        return [_MISS] * books.num_groups, 0
+    groups: list[GroupHits] = []
+    for group, (first, device) in enumerate(found):
+        unowned = books.pool.refs.take(device) == 0
+        claimed = device[~unowned] if group in windows.kind_of_group else NO_BLOCKS
+        if books.pool.in_transfer:
+            unowned &= books.pool.pins.take(device) == 0
+        groups.append(GroupHits(device, [], unowned, first, claimed))
+    return groups, found[0][0] + len(found[0][1])
+
+
 def _find_on_host(books: Books, group: int, keys: list[bytes], tokens: Int32s, device: Int64s, root: int) -> list[int]:
     """Host blocks that continue the device hits. A key that the device holds for another content ends the search:
     the promoted block could not be published under it."""
@@ -195,6 +227,8 @@ def _find_on_host(books: Books, group: int, keys: list[bytes], tokens: Int32s, d
 def _pin_hits(books: Books, detail: AdmissionDetail, priority: int) -> None:
     """Hits of all groups, on both tiers, are ours before anything is evicted or allocated (E06, E07)."""
     for hits in detail.groups:
+        if len(hits.claimed):
+            books.claim(hits.claimed)
         if len(hits.device):
             books.pool.retain(hits.device, hits.was_cached)
             books.policy.forget(hits.device)
@@ -208,9 +242,11 @@ def _pin_hits(books: Books, detail: AdmissionDetail, priority: int) -> None:
 
 def _fill_row(books: Books, row: int, group: int, hits: GroupHits, new: Int64s) -> None:
     entries = books.tables.blocks[group, row]
-    shared = len(hits.device)
-    if shared:
-        entries[:shared] = hits.device
+    shared = hits.first + len(hits.device)
+    if len(hits.device):
+        entries[hits.first : shared] = hits.device
+    if hits.first:
+        books.tables.freed[group, row] = hits.first
     entries[shared : shared + len(new)] = new
     if books.num_groups > 1:
         books.pool.groups[new] = group

@@ -2,11 +2,15 @@
 
 Who may do what with a physical block, from the admission that takes it to the transfer that lets it go:
 
-    supply            free and cached blocks, minus those promised to live rows; `take` hands them out
+    supply            free and cached blocks, minus those promised to live rows and those claimed (below); `take`
+                      hands them out
     table entries     one reference each; `drop` gives them back
     pending copies    a pin each, from the decision until `complete`; a pinned block is neither freed nor evicted
     parked rows       rows released while one of their blocks was pinned: their references outlive the row until
                       `complete`, so that a pinned child never stays behind without its parents
+    claims            a block of a window group that a second row hits: both will let go of it and need another, but
+                      only one of them gives it back. So each hit beyond the first owner sets a block of the supply
+                      aside, until one of the owners lets go
 """
 
 from __future__ import annotations
@@ -16,17 +20,21 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from kvbench.cache.content import KeyChain
+from kvbench.cache.eviction.outside import LruWithOutside
 from kvbench.cache.eviction.policy import make_policy
 from kvbench.cache.host_tier import HostTier
 from kvbench.cache.pool import BlockPool
 from kvbench.cache.prefix import Labels, make_index
 from kvbench.cache.siblings import Siblings
 from kvbench.cache.tables import BlockTables
+from kvbench.cache.tail_index import TailIndex
 from kvbench.cache.tier_order import make_tier_order
 from kvbench.cache.types import CacheStats, Int64s, Transfers
+from kvbench.cache.windows import Windows
 from kvbench.errors import InternalError
 
 if TYPE_CHECKING:
+    from kvbench.cache.prefix import PrefixIndex
     from kvbench.cache.types import CacheSettings
 
 
@@ -38,14 +46,15 @@ class Books:
         self.num_groups = len(settings.groups)
         self.caching = settings.prefix_cache != "none"
         self.chain = KeyChain(settings.block_size, settings.namespace, settings.hash_function)
+        self.tail_chain = KeyChain(settings.block_size, settings.namespace, "sha256")
+        """Names the blocks of window groups"""
+        self.windows = Windows(settings) if any(group.window is not None for group in settings.groups) else None
         self.pool = BlockPool(settings.num_blocks)
         self.tables = BlockTables(self.num_groups, settings.max_sequences, settings.max_context, settings.block_size)
+        self.tables.has_windows = self.windows is not None
         self.policy = make_policy(settings, self.pool)
         self.labels = Labels(settings.num_blocks if self.caching else 0, settings.block_size)
-        self.indexes = [
-            make_index(settings.prefix_cache, self.pool, self.labels, self.policy, group, self.chain)
-            for group in range(self.num_groups)
-        ]
+        self.indexes = [self._make_index(settings.prefix_cache, group) for group in range(self.num_groups)]
         self.host = self._host_tier(settings) if settings.host_blocks else None
         self.reuses_fronts = settings.partial_block_reuse and self.caching
         for index in self.indexes:
@@ -55,6 +64,8 @@ class Books:
         """Device blocks that a promotion still writes"""
         self.pending = Transfers()
         self.parked: list[Int64s] = []
+        self.claims = np.zeros(settings.num_blocks + 1 if self.windows is not None else 0, dtype=np.int32)
+        self.claimed = 0
         self.totals = CacheStats(blocks_total=settings.num_blocks, host_blocks_total=settings.host_blocks)
 
     def _host_tier(self, settings: CacheSettings) -> HostTier:
@@ -63,7 +74,13 @@ class Books:
 
     def supply(self) -> int:
         """Blocks that a newcomer may take."""
-        return self.pool.free + self.pool.cached - self.tables.promised_total
+        return self.pool.free + self.pool.cached - self.tables.promised_total - self.claimed
+
+    def cached_contents(self) -> int:
+        """Distinct published contents of the group that has fewest; window groups, which keep but tails, count only
+        where there are no others."""
+        whole = [index for index in self.indexes if not isinstance(index, TailIndex)]
+        return min(len(index) for index in whole or self.indexes)
 
     def take(self, count: int) -> Int64s:
         """`count` blocks with one owner each; cached blocks lose their contents when the free ones do not suffice."""
@@ -82,9 +99,39 @@ class Books:
 
     def drop(self, blocks: Int64s) -> None:
         """Give back one reference of each block, in this order (tail first)."""
+        if self.claimed:
+            self._settle_claims(blocks, 1)
         cached = self.pool.release(blocks)
         if len(cached):
             self.policy.add(cached)
+
+    def drop_outside(self, blocks: Int64s) -> None:
+        """`drop` of blocks that fell out of their window. Several rows may let go of one block at once."""
+        owners: Int64s | int = 1
+        if np.count_nonzero(self.pool.refs.take(blocks) > 1):
+            _, first, counts = np.unique(blocks, return_index=True, return_counts=True)
+            order = np.argsort(first)
+            blocks, owners = blocks[first[order]], counts[order]
+        if self.claimed:
+            self._settle_claims(blocks, owners)
+        cached = self.pool.release(blocks, owners)
+        if len(cached) and isinstance(self.policy, LruWithOutside):
+            is_shared = self.pool.hits.take(cached) > 1
+            self.policy.add_outside(cached[~is_shared])
+            self.policy.add(cached[is_shared])
+        elif len(cached):
+            self.policy.add(cached)
+
+    def claim(self, blocks: Int64s) -> None:
+        """A row hits blocks of a window group that others own."""
+        self.claims[blocks] += 1
+        self.claimed += len(blocks)
+
+    def _settle_claims(self, blocks: Int64s, owners: Int64s | int) -> None:
+        claims = self.claims.take(blocks)
+        settled = np.minimum(claims, owners)
+        self.claims[blocks] = claims - settled
+        self.claimed -= int(settled.sum())
 
     def copy_on_write(self, source: int, destination: int) -> None:
         """Decide a copy; the caller still holds both references."""
@@ -120,6 +167,12 @@ class Books:
             self.parked.append(blocks)
         else:
             self.drop(blocks)
+
+    def _make_index(self, name: str, group: int) -> PrefixIndex:
+        kind = self.windows.kind_of_group.get(group) if self.windows is not None else None
+        if kind is None:
+            return make_index(name, self.pool, self.labels, self.policy, group, self.chain)
+        return TailIndex(self.pool, self.labels, self.policy, group, self.tail_chain, kind.tail)
 
     def _evict(self, victims: Int64s) -> None:
         if self.num_groups == 1:

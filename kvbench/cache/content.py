@@ -74,9 +74,9 @@ class KeyChain:
 
 
 class Content:
-    """Token ids of one sequence, growing at the end; keys are computed on first use and kept."""
+    """Token ids of one sequence, growing at the end; keys are computed on first use and kept, those of two chains."""
 
-    __slots__ = ("_buffer", "_chain", "_keys", "length", "priority", "salt")
+    __slots__ = ("_buffer", "_chain", "_keys", "_other_chain", "_other_keys", "length", "priority", "salt")
 
     def __init__(
         self,
@@ -95,6 +95,8 @@ class Content:
         self._buffer[: self.length] = given
         self._chain: KeyChain | None = None
         self._keys: list[bytes] = []
+        self._other_chain: KeyChain | None = None
+        self._other_keys: list[bytes] = []
 
     def __len__(self) -> int:
         return self.length
@@ -125,17 +127,20 @@ class Content:
         self.length = length
         if self._chain is not None:
             del self._keys[length // self._chain.block_size :]
+        if self._other_chain is not None:
+            del self._other_keys[length // self._other_chain.block_size :]
 
     def copy(self) -> Content:
         """An independent content with the same tokens, for a forked sequence."""
         twin = Content(self.tokens, salt=self.salt, capacity=len(self._buffer), priority=self.priority)
         twin._chain, twin._keys = self._chain, self._keys.copy()
+        twin._other_chain, twin._other_keys = self._other_chain, self._other_keys.copy()
         return twin
 
     def keys(self, chain: KeyChain, count: int) -> list[bytes]:
         """Keys of at least the first `count` full blocks; the list is the cache itself, do not change it."""
         if chain is not self._chain and chain != self._chain:
-            self._chain, self._keys = chain, []
+            self._turn_to(chain)
         if len(self._keys) < count:
             if count * chain.block_size > self.length:
                 raise InternalError(f"content of {self.length} tokens has no {count} full blocks")
@@ -145,6 +150,8 @@ class Content:
     def key_and_bytes(self, chain: KeyChain, block: int) -> tuple[bytes, bytes]:
         """Key of one full block, and its tokens as little-endian bytes; for the block that has just become full."""
         size = chain.block_size
+        if chain is self._other_chain:
+            self._turn_to(chain)
         if chain is not self._chain or len(self._keys) != block or self.length < (block + 1) * size:
             key = self.keys(chain, block + 1)[block]
             return key, self._buffer[block * size : (block + 1) * size].tobytes()
@@ -152,6 +159,12 @@ class Content:
         key = _load(HASH_FUNCTIONS[chain.hash_function])((self._keys[-1] if block else chain.root(self.salt)) + data)
         self._keys.append(key)
         return key, data
+
+    def _turn_to(self, chain: KeyChain) -> None:
+        """Keys of the chain asked for last come first; a third chain pushes out the older of two."""
+        known = self._other_keys if chain == self._other_chain else []
+        self._other_chain, self._other_keys = self._chain, self._keys
+        self._chain, self._keys = chain, known
 
     def _grow(self, needed: int) -> None:
         larger = np.empty(max(needed, 2 * len(self._buffer)), dtype=_TOKEN)

@@ -186,6 +186,11 @@ class ContiguousManager:
         self.epoch += 1
         self.tables.cut(row, length)
 
+    def peak_blocks(self, row: int) -> int:
+        """Blocks that hold tokens; the reservation is larger. A window group keeps everything here."""
+        self.tables.require_live(row)
+        return len(self.settings.groups) * int(self.tables.held[row])
+
     def take_transfers(self) -> Transfers:
         return Transfers()
 

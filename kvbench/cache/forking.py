@@ -25,6 +25,8 @@ def fork_blocks(books: Books, length: int, promise: int) -> int:
     tables = books.tables
     held = tables.blocks_for(length)
     has_partial_tail = length % books.block_size > 0
+    if books.windows is not None:
+        return books.windows.growth(max(0, tables.blocks_for(promise) - held)) + books.num_groups * has_partial_tail
     return books.num_groups * (max(0, tables.blocks_for(promise) - held) + has_partial_tail)
 
 
@@ -38,10 +40,15 @@ def fork_row(books: Books, row: int, content: Content, promise: int) -> int:
     twin, shared = tables.copy_row(row, content)
     books.pool.refs[shared[shared != NULL_BLOCK]] += 1
     own = max(0, int(tables.targets[row]) - books.num_groups * int(tables.held[row]))
+    if books.windows is not None:
+        own = books.windows.to_promise_row(tables, row)
     given = min(max(0, int(tables.promised[row]) - own), fork_blocks(books, int(tables.lengths[row]), promise))
     tables.promised[row] -= given
     tables.promised[twin] = given
     tables.targets[twin] = books.num_groups * tables.blocks_for(promise)
+    if books.windows is not None:
+        books.windows.for_forks[row] -= given
+        books.windows.open(twin, 0)
     return twin
 
 

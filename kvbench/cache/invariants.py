@@ -24,6 +24,7 @@ def check_books(books: Books) -> None:
     check_states(books)
     check_owners(books)
     check_rows(books)
+    check_windows(books)
     check_writers(books)
     check_promises(books)
     check_index(books)
@@ -79,8 +80,10 @@ def check_rows(books: Books) -> None:
     """Lengths, blocks held and table entries agree; dead rows are empty."""
     tables = books.tables
     filled = tables.blocks[:, : tables.rows_touched] != NULL_BLOCK
-    expected = np.arange(tables.width) < tables.held[: tables.rows_touched, None]
-    _require((filled == expected[None]).all(axis=(0, 2)), "row {}: its entries are not exactly the blocks it holds")
+    logical = np.arange(tables.width)
+    expected = logical < tables.held[None, : tables.rows_touched, None]
+    expected = expected & (logical >= tables.freed[:, : tables.rows_touched, None])
+    _require((filled == expected).all(axis=(0, 2)), "row {}: its entries are not exactly the blocks it holds")
     _require(tables.held == -(-tables.lengths // books.block_size), "row {} holds too many or too few blocks")
     _require(tables.live | (tables.lengths == 0), "row {} is dead but has slots")
     _require((tables.computed >= 0) & (tables.computed <= tables.lengths), "row {} computed more than it has slots")
@@ -90,10 +93,29 @@ def check_rows(books: Books) -> None:
         if content is None or content.length < tables.computed[row]:
             raise InternalError(f"row {row} has computed more tokens than its content has")
         own = tables.blocks[:, row, : int(tables.held[row])].ravel()
+        own = own[own != NULL_BLOCK]
         if len(np.unique(own)) != len(own):
             raise InternalError(f"row {row} names a block twice")
     if tables.forks != int(tables.forked.sum()):
         raise InternalError(f"{int(tables.forked.sum())} rows are forked, {tables.forks} counted")
+
+
+def check_windows(books: Books) -> None:
+    """Every position that a row's next query may read lies in a real block, and no block is kept longer: the first
+    ⌊max(0, c − W + 1) / B⌋ entries of a window group are null, none of a full group."""
+    tables = books.tables
+    for group, freed in enumerate(tables.freed):
+        kind = books.windows.kind_of_group.get(group) if books.windows is not None else None
+        past = np.zeros_like(freed) if kind is None else np.maximum(tables.computed - kind.window + 1, 0)
+        _require(freed == past // books.block_size, "row {} has let go too many or too few blocks of a window")
+    if books.windows is None:
+        return
+    total = int(books.claims.sum())
+    _require(
+        (books.claims >= 0) & (books.claims < np.maximum(books.pool.refs, 1)), "block {} has more claims than owners"
+    )
+    if total != books.claimed:
+        raise InternalError(f"claims sum to {total}, counted as {books.claimed}")
 
 
 def check_writers(books: Books) -> None:

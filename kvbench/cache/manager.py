@@ -41,6 +41,11 @@ def make_manager(settings: CacheSettings) -> CacheManager:
             raise UsageError(f"{name} is {getattr(settings, name)}", hint=f"{name} must be at least 1")
     if min(settings.lrc_alpha, settings.lrc_beta) < 0:
         raise UsageError("lrc_alpha and lrc_beta must not be negative", hint="they weigh references and age")
+    for number in (settings.step_tokens, settings.decode_tokens, *(group.window for group in settings.groups)):
+        if number is not None and number < 1:
+            raise UsageError(f"a window or a step of {number} tokens", hint="both hold at least one token")
+    if any((group.kind == "window") != (group.window is not None) for group in settings.groups):
+        raise UsageError("a window group has a window, and no other group has one")
     if settings.host_blocks < 0 or not settings.groups:
         raise UsageError("host_blocks must not be negative, and there must be at least one layer group")
     if settings.host_blocks and settings.prefix_cache == "none":

@@ -24,6 +24,7 @@ from kvbench.cache.types import (
     Plan,
     Transfers,
 )
+from kvbench.cache.windows import slide
 from kvbench.errors import CannotRunError, InternalError
 
 if TYPE_CHECKING:
@@ -36,11 +37,8 @@ class PagedManager:
     """`CacheManager` with blocks from one pool. Every change advances the epoch, which makes older plans stale."""
 
     def __init__(self, settings: CacheSettings) -> None:
-        if any(group.kind == "window" for group in settings.groups):
-            raise CannotRunError(
-                "the paged manager keeps whole sequences; sliding-window layer groups are not kept by it yet",
-                hint="choose a model whose layers all attend to the full context",
-            )
+        if any(group.window is not None for group in settings.groups):
+            _check_windows(settings)
         self.settings = settings
         self.books = Books(settings)
         self.epoch = 0
@@ -73,6 +71,8 @@ class PagedManager:
 
     def can_ever_fit(self, tokens: int) -> bool:
         blocks = self.books.num_groups * self.books.tables.blocks_for(tokens)
+        if self.books.windows is not None:
+            blocks = self.books.windows.most_blocks(tokens)
         return tokens <= self.settings.max_context and blocks <= self.settings.num_blocks
 
     def plan_append(self, rows: Int32s, new_lengths: Int32s) -> AppendPlan:
@@ -97,6 +97,8 @@ class PagedManager:
         tables.computed[at] = lengths
         if self.books.caching:
             publish_progress(self.books, at, lengths)
+        if self.books.windows is not None:
+            slide(self.books, self.books.windows, at, lengths)
 
     def release(self, row: int) -> None:
         self.epoch += 1
@@ -131,11 +133,19 @@ class PagedManager:
         touched = tables.blocks[:, row, length // self.books.block_size : int(tables.held[row])]
         if pool.in_transfer and pool.pins[touched].any():
             raise InternalError(f"row {row} takes part in pending copies: complete them before it is cut")
+        if self.books.windows is not None:
+            self.books.windows.require_readable(tables, row, min(length, int(tables.computed[row])))
         self.epoch += 1
         dropped = tables.cut(row, length)
         supply = self.books.supply()
         self.books.drop(dropped)
         self._set_aside_again(row, self.books.supply() - supply)
+
+    def peak_blocks(self, row: int) -> int:
+        tables, windows = self.books.tables, self.books.windows
+        tables.require_live(row)
+        held = int(self.books.num_groups * tables.held[row] - tables.freed[:, row].sum())
+        return held if windows is None else max(held, int(windows.peak[row]))
 
     def take_transfers(self) -> Transfers:
         taken, self.books.pending = self.books.pending, Transfers()
@@ -154,9 +164,9 @@ class PagedManager:
             blocks_cached=books.pool.cached,
             blocks_used=books.pool.used,
             blocks_in_transfer=books.pool.in_transfer,
-            live_cached_tokens=books.block_size * min(len(index) for index in books.indexes),
+            live_cached_tokens=books.block_size * books.cached_contents(),
             internal_slots=books.num_groups * books.tables.tail_waste(),
-            reserved_slots=books.block_size * books.tables.promised_total,
+            reserved_slots=books.block_size * (books.tables.promised_total + books.claimed),
             host_blocks_used=books.host.used if books.host is not None else 0,
         )
 
@@ -199,8 +209,10 @@ class PagedManager:
     def _set_aside_again(self, row: int, returned: int) -> None:
         """Blocks that a cut gave back serve the row's promise again."""
         tables = self.books.tables
-        missing = int(tables.targets[row]) - self.books.num_groups * int(tables.held[row]) - int(tables.promised[row])
-        again = max(0, min(returned, missing))
+        wanted = int(tables.targets[row]) - self.books.num_groups * int(tables.held[row])
+        if self.books.windows is not None:
+            wanted = self.books.windows.to_promise_row(tables, row) + int(self.books.windows.for_forks[row])
+        again = max(0, min(returned, wanted - int(tables.promised[row])))
         tables.set_aside(row, again)
 
     def _refuse_progress(self, rows: Int32s, lengths: Int32s) -> None:
@@ -211,4 +223,18 @@ class PagedManager:
         raise InternalError(
             f"row {row} cannot have {int(lengths[at])} computed tokens: it has {int(tables.computed[row])} already "
             f"and slots for {int(tables.lengths[row])}"
+        )
+
+
+def _check_windows(settings: CacheSettings) -> None:
+    """What works with whole prefixes does not work with layers that keep only their tails."""
+    if settings.host_blocks:
+        raise CannotRunError(
+            "the host tier keeps whole prefixes; sliding-window layers keep only their tails",
+            hint='set offload = "none", or choose a model whose layers all attend to the full context',
+        )
+    if settings.partial_block_reuse and settings.prefix_cache != "none":
+        raise CannotRunError(
+            "reuse inside a block goes by the block before it, which sliding-window layers may have let go",
+            hint="set partial_block_reuse = false, or choose a model whose layers all attend to the full context",
         )

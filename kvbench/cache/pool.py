@@ -83,10 +83,11 @@ class BlockPool:
         self.state[revived] = USED
         self.cached -= len(revived)
 
-    def release(self, blocks: Int64s) -> Int64s:
-        """One owner less for each. Unpublished blocks without an owner become free; returns, in order, those that
-        became cached. `InternalError` names a block that is foreign, null, free already, or listed twice."""
-        left = self._refs_of(blocks) - 1
+    def release(self, blocks: Int64s, owners: Int64s | int = 1) -> Int64s:
+        """One owner less for each, or `owners` [n] of them. Unpublished blocks without an owner become free; returns,
+        in order, those that became cached. `InternalError` names a block that is foreign, null, free already, or
+        listed twice."""
+        left = self._refs_of(blocks) - owners
         kept = np.count_nonzero(left)
         if kept and np.minimum.reduce(left) < 0:
             block = int(blocks[left < 0][0])

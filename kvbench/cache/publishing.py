@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from kvbench.cache.tail_index import TailIndex
 from kvbench.errors import InternalError
 
 if TYPE_CHECKING:
@@ -52,12 +53,15 @@ def _publish_tails(books: Books, rows: Int64s, logical: Int32s) -> None:
     entries = rows * books.tables.width + logical
     for group, index in enumerate(books.indexes):
         flat = books.tables.flat[group]
-        before = books.pool.content_ids.take(flat.take(np.maximum(entries - 1, 0)))
-        parents = np.where(logical > 0, before, roots)
         blocks = flat.take(entries).astype(np.int64)
         if books.policy.watches_priority:
             for at, row in enumerate(rows.tolist()):
                 books.policy.used_by(_content(books, row).priority, blocks[at : at + 1])
+        if isinstance(index, TailIndex):
+            index.publish(_tail_keys(books, rows, logical), tokens, blocks)
+            continue
+        before = books.pool.content_ids.take(flat.take(np.maximum(entries - 1, 0)))
+        parents = np.where(logical > 0, before, roots)
         index.publish_tails(keys, tokens, blocks, parents)
 
 
@@ -68,11 +72,19 @@ def _publish_run(books: Books, row: int, first: int, end: int) -> None:
     tokens = content.tokens[first * size : end * size].reshape(end - first, size)
     for group, index in enumerate(books.indexes):
         entries = books.tables.blocks[group, row]
-        before = int(books.pool.content_ids[entries[first - 1]]) if first else books.labels.root_id(content.salt)
         blocks = entries[first:end].astype(np.int64)
         if books.policy.watches_priority:
             books.policy.used_by(content.priority, blocks)
+        if isinstance(index, TailIndex):
+            index.publish(content.keys(books.tail_chain, end)[first:end], tokens, blocks)
+            continue
+        before = int(books.pool.content_ids[entries[first - 1]]) if first else books.labels.root_id(content.salt)
         index.publish(keys, tokens, blocks, before)
+
+
+def _tail_keys(books: Books, rows: Int64s, logical: Int32s) -> list[bytes]:
+    pairs = zip(rows.tolist(), logical.tolist(), strict=True)
+    return [_content(books, row).key_and_bytes(books.tail_chain, block)[0] for row, block in pairs]
 
 
 def _content(books: Books, row: int) -> Content:

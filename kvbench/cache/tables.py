@@ -8,7 +8,12 @@ Of one row, with length n, `held` = ⌈n / block_size⌉ and c tokens computed, 
     [n, held · block_size)        internal waste: the rest of the tail block
     [held · block_size, promise)  no blocks yet; `promised` blocks of the pool's supply are set aside for it
 
-Table entries from `held` on are the null block.
+and of one layer group of the row, in units of logical blocks:
+
+    [0, freed)     the null block: in a window group what no query reads any more, ⌊max(0, c − W + 1) / block_size⌋
+                   blocks (`windows.py`); nothing in a full group
+    [freed, held)  real blocks, one reference each
+    [held, width)  the null block
 """
 
 from __future__ import annotations
@@ -33,6 +38,9 @@ class BlockTables:
         self.blocks = np.zeros((num_groups, max_sequences, self.width), dtype=np.int32)
         self.flat = [group.reshape(-1) for group in self.blocks]
         """Per group, the same entries with index row · width + logical block"""
+        self.freed = np.zeros((num_groups, max_sequences), dtype=np.int32)
+        """Leading entries of each row that are null again, per group"""
+        self.has_windows = False
         self._columns = np.zeros((6, max_sequences), dtype=np.int32)
         self.lengths, self.held, self.computed, self.published, self.promised, self.targets = self._columns
         """`promised`: blocks, over all groups, set aside for the row's growth; `targets`: up to how many in all"""
@@ -69,6 +77,7 @@ class BlockTables:
         blocks = self._take_entries(row, 0)
         self.promised_total -= int(self.promised[row])
         self._columns[:, row] = 0
+        self.freed[:, row] = 0
         self.forks -= int(self.forked[row])
         self.live[row] = self.forked[row] = False
         self.contents[row] = None
@@ -90,19 +99,21 @@ class BlockTables:
         entries = self.blocks[:, row, first : int(self.held[row])]
         taken: Int64s = entries.T.ravel()[::-1].astype(np.int64)
         entries[:] = NULL_BLOCK
-        return taken
+        return taken[taken != NULL_BLOCK] if self.has_windows else taken
 
     def copy_row(self, row: int, content: Content) -> tuple[int, Int64s]:
         """A new row with the same blocks and progress, no promise; returns it and the blocks now shared."""
         twin = self.open(content, int(self.lengths[row]))
         held = int(self.held[row])
         self.blocks[:, twin, :held] = self.blocks[:, row, :held]
+        self.freed[:, twin] = self.freed[:, row]
         self.computed[twin] = self.computed[row]
         self.published[twin] = self.published[row]
         for member in (row, twin):
             self.forks += int(not self.forked[member])
             self.forked[member] = True
-        return twin, self.blocks[:, twin, :held].ravel().astype(np.int64)
+        shared = self.blocks[:, twin, :held].ravel().astype(np.int64)
+        return twin, shared[shared != NULL_BLOCK]
 
     def take_rows(self, other: BlockTables) -> None:
         """Rows of tables with another block size as far as they are counted in tokens; blocks and promises are still
@@ -116,6 +127,7 @@ class BlockTables:
         """Rows that now name their parents' blocks: lengths and progress follow, promises stay."""
         for column in (self.lengths, self.held, self.computed, self.published):
             column[rows] = column[parents]
+        self.freed[:, rows] = self.freed[:, parents]
 
     def promise(self, row: int, target: int, promised: int) -> None:
         self.targets[row] = target

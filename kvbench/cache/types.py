@@ -262,11 +262,13 @@ class CacheManager(Protocol):
         ...
 
     def table(self, rows: Int32s, width: int, group: int = 0) -> Int32s:
-        """Block tables of the rows, `[len(rows), width]`."""
+        """Block tables of the rows, `[len(rows), width]`; null where a row has no block, behind its end and, in a
+        window group, before what its next query reads."""
         ...
 
     def mark_computed(self, rows: Int32s, lengths: Int32s) -> None:
-        """KV of the first `length` tokens of each row is now written: full blocks are published (E09)."""
+        """KV of the first `length` tokens of each row is now written: full blocks are published (E09), and blocks
+        that fell out of a window are let go (E47). Only what will never be rolled back may be marked."""
         ...
 
     def release(self, row: int) -> None:
@@ -297,7 +299,12 @@ class CacheManager(Protocol):
         ...
 
     def truncate(self, row: int, length: int) -> None:
-        """Drop slots beyond `length` tokens (speculation rolled back)."""
+        """Drop slots beyond `length` tokens (speculation rolled back). With window groups, only down to what is marked
+        as computed, or as far as no window has moved on since."""
+        ...
+
+    def peak_blocks(self, row: int) -> int:
+        """Most blocks that the row has held at once so far, over all groups."""
         ...
 
     def take_transfers(self) -> Transfers:

@@ -6,6 +6,8 @@ import hashlib
 from typing import TYPE_CHECKING
 
 from kvbench.cache.types import CacheGroup, CacheSettings
+from kvbench.engine.memory import step_tokens
+from kvbench.geometry.memory import pool_layout
 
 if TYPE_CHECKING:
     from kvbench.engine.memory import Sizes
@@ -17,14 +19,15 @@ def cache_settings(
     g: ModelGeometry, settings: EngineSettings, sizes: Sizes, weight_dtype: str, scale_digest: str = ""
 ) -> CacheSettings:
     """Prefix keys name the model, its weights' dtype and the stored form with its static scales, so that no two of them
-    ever share a block."""
+    ever share a block. One group per piece of the pool: groups, block tables and slots all follow `pool_layout`."""
+    pieces = pool_layout(g, settings.kv_dtype, settings.block_size, settings.kv_scales).pieces
     identity = f"{g.name}|{g.source}|{g.family}|{weight_dtype}|{settings.kv_dtype}|{settings.kv_layout}|{scale_digest}"
     return CacheSettings(
         block_size=settings.block_size,
         num_blocks=sizes.num_blocks,
         max_sequences=settings.max_sequences,
         max_context=sizes.max_context,
-        groups=tuple(CacheGroup(group.kind, group.window) for group in g.groups),
+        groups=tuple(CacheGroup(piece.group.kind, piece.group.window) for piece in pieces),
         allocator=settings.allocator,
         reservation=settings.reservation,
         prefix_cache=settings.prefix_cache,
@@ -36,4 +39,5 @@ def cache_settings(
         host_blocks=sizes.host_blocks,
         host_eviction=settings.host_eviction,
         namespace=hashlib.sha256(identity.encode()).digest(),
+        step_tokens=step_tokens(settings),
     )

@@ -40,7 +40,7 @@ def plan_sizes(
     """
     context = _max_context(g, settings, max_context)
     layout = pool_layout(g, settings.kv_dtype, settings.block_size, settings.kv_scales)
-    whole = layout.sequence_blocks(context)
+    whole = layout.sequence_blocks(context, step_tokens(settings) if settings.allocator == "paged" else None)
     automatic = min(int(free_bytes * AUTO_SHARE), settings.max_sequences * whole * layout.block_bytes)
     kv_bytes = _kv_bytes(settings, kv_memory_bytes, automatic)
     num_blocks = kv_bytes // layout.block_bytes
@@ -53,6 +53,11 @@ def plan_sizes(
 def reserves_maximum(settings: EngineSettings) -> bool:
     """Whether every sequence sets `max_context` slots aside."""
     return settings.allocator != "paged" and settings.reservation == "max"
+
+
+def step_tokens(settings: EngineSettings) -> int | None:
+    """Most tokens of one prompt that a step computes; None when prompts are computed whole."""
+    return settings.max_batch_tokens if settings.batch_policy == "chunked" else None
 
 
 def _max_context(g: ModelGeometry, settings: EngineSettings, max_context: int | None) -> int:

@@ -333,12 +333,6 @@ class Scheduler:
             self.branching.reserved_seats -= sequence.seats - 1
 
     def _stand_up(self, sequence: Sequence) -> None:
-        if sequence.group is not None:
-            self.branching.note_blocks(sequence.group)
-        sizes = self.manager.settings
-        width = -(-sizes.max_context // sizes.block_size)
-        row = np.array([sequence.table_row], np.int32)
-        blocks = sum(np.count_nonzero(self.manager.table(row, width, group)) for group in range(len(sizes.groups)))
-        sequence.peak_blocks = max(sequence.peak_blocks, int(blocks))
+        sequence.peak_blocks = max(sequence.peak_blocks, self.manager.peak_blocks(sequence.table_row))
         self.manager.release(sequence.table_row)
         sequence.stand_up()

@@ -226,7 +226,7 @@ class _Planner:
     def _verdict(
         self, memory: resolve.Memory, workload: Workload, engine: EngineSettings, geometry: ModelGeometry
     ) -> tuple[str | None, tuple[str, ...]]:
-        refusal = resolve.does_not_fit(memory, self._plan.machine)
+        refusal = resolve.cannot_serve(engine, geometry) or resolve.does_not_fit(memory, self._plan.machine)
         count, arithmetic = resolve.too_long(workload, engine, geometry)
         total = len(workload.requests)
         if refusal is None and count == total:

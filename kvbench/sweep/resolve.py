@@ -14,7 +14,7 @@ from kvbench.costmodel.roofline import roofline
 from kvbench.devices.detect import detect
 from kvbench.devices.facts import Device
 from kvbench.engine.automatic import ATTENTION, WEIGHT_DTYPE
-from kvbench.engine.memory import reserves_maximum
+from kvbench.engine.memory import reserves_maximum, step_tokens
 from kvbench.errors import CannotRunError, UsageError
 from kvbench.geometry.budget import DEVICE_CONTEXT_BYTES, Load, activation_bytes, logit_bytes
 from kvbench.geometry.huggingface import geometry_from_folder
@@ -211,13 +211,27 @@ def does_not_fit(memory: Memory, machine: Machine) -> str | None:
     return None
 
 
+def cannot_serve(engine: EngineSettings, geometry: ModelGeometry) -> str | None:
+    """Why these settings do not go with this model; None when they do."""
+    if all(group.window is None for group in geometry.groups):
+        return None
+    tails = f"the sliding-window layers of {geometry.name} keep only the tails of prefixes"
+    if engine.offload != "none":
+        return f'offload = "{engine.offload}" keeps whole prefixes, and {tails}; use offload = "none" with this model'
+    if engine.partial_block_reuse and engine.prefix_cache != "none":
+        return f"partial_block_reuse goes by whole prefixes, and {tails}; switch it off for this model"
+    return None
+
+
 def too_long(workload: Workload, engine: EngineSettings, geometry: ModelGeometry) -> tuple[int, str]:
     """How many requests can never be served (longer than the model, or than an empty pool), and the arithmetic."""
     limit = context_limit(engine, geometry)
     layout = pool_layout(geometry, engine.kv_dtype, engine.block_size, engine.kv_scales)
     blocks = int(engine.kv_memory) // layout.block_bytes
     piece = largest_piece(engine.allocator, blocks)
-    pool = layout.longest_sequence(piece) or 0
+    slides = engine.allocator == "paged"
+    endless = layout.longest_sequence(piece, step_tokens(engine) if slides else None)
+    pool = limit if endless is None else endless
     if reserves_maximum(engine) and pool < limit:
         pool = 0  # every sequence reserves the longest, and not even one of those fits
     most = min(limit, pool)

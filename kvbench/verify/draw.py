@@ -11,6 +11,8 @@ from typing import Any, get_args
 
 from pydantic import ValidationError
 
+from kvbench.engine.memory import step_tokens
+from kvbench.geometry.memory import window_blocks
 from kvbench.spec.engine import EngineSettings
 from kvbench.verify.honest import VOCAB, honest_outputs
 from kvbench.verify.scenario import FAULT_KINDS, Ask, Fault, Scenario
@@ -18,7 +20,9 @@ from kvbench.verify.scenario import FAULT_KINDS, Ask, Fault, Scenario
 LONGEST_STEM = 48
 FAULT_RATE = 0.02
 """Faults per turn and request in flight, near enough."""
-GROUPS: tuple[tuple[int | None, ...], ...] = ((None,), (None,), (None,), (None, None))
+GROUPS: tuple[tuple[int | None, ...], ...] = (
+    *((None,),) * 6, (None, None), (6,), (None, 9), (None, 3, 3, 20),
+)  # fmt: skip
 """Layer groups: a window each, None for full attention"""
 _FIXED = frozenset({"attention", "weight_dtype", "kv_dtype", "kv_layout"})
 """Settings that only tensors know"""
@@ -31,7 +35,7 @@ def draw_scenario(seed: int, fault_rate: float = FAULT_RATE) -> Scenario:
     engine, settings = _draw_settings(rng, windows)
     asks = tuple(_draw_asks(rng, settings.max_sequences if settings.allocator == "paged" else 1))
     longest = max(len(ask.prompt) + ask.output for ask in asks)
-    needed = len(windows) * max(_blocks(ask, settings.block_size) for ask in asks)
+    needed = max(sum(_most_blocks(window, ask, settings) for window in windows) for ask in asks)
     blocks = needed + rng.choice([0, 0, 1, 2, 4, needed, 3 * needed])
     if settings.allocator != "paged":
         blocks = 2 * needed + rng.randrange(2 * needed)
@@ -54,6 +58,14 @@ def _blocks(ask: Ask, block_size: int) -> int:
     return shared + ask.width * (-(-(len(ask.prompt) + ask.output) // block_size) - shared)
 
 
+def _most_blocks(window: int | None, ask: Ask, settings: EngineSettings) -> int:
+    """The same with windows counted as they slide, so that a pool of just these is drawn too."""
+    blocks, step = _blocks(ask, settings.block_size), step_tokens(settings)
+    if window is None or step is None or settings.allocator != "paged" or ask.width > 1:
+        return blocks
+    return min(blocks, window_blocks(window, settings.block_size, step))
+
+
 def _draw_settings(rng: random.Random, windows: tuple[int | None, ...]) -> tuple[dict[str, Any], EngineSettings]:
     """Settings that go together, as the suite would refuse the others."""
     while True:
@@ -71,8 +83,13 @@ def _draw_settings(rng: random.Random, windows: tuple[int | None, ...]) -> tuple
             settings = EngineSettings.model_validate(drawn)
         except ValidationError:
             continue
-        if settings.allocator == "paged" or set(windows) == {None}:
+        if set(windows) == {None} or _keeps_tails(settings):
             return drawn, settings
+
+
+def _keeps_tails(settings: EngineSettings) -> bool:
+    """Whether the settings go with window layers, which keep no whole prefixes."""
+    return settings.allocator == "paged" and settings.offload == "none" and not settings.partial_block_reuse
 
 
 def _named_settings() -> list[tuple[str, tuple[Any, ...]]]:

@@ -15,6 +15,7 @@ from kvbench.cache.types import CacheGroup, CacheManager, CacheSettings
 from kvbench.engine.beams import BeamParams
 from kvbench.engine.job import Job
 from kvbench.engine.loop import EngineLoop
+from kvbench.engine.memory import step_tokens
 from kvbench.engine.sampling import GREEDY, SamplingParams
 from kvbench.errors import InternalError, UsageError
 from kvbench.spec.engine import EngineSettings
@@ -205,6 +206,7 @@ def _cache_settings(scenario: Scenario, settings: EngineSettings) -> CacheSettin
         "num_blocks": scenario.num_blocks,
         "host_blocks": scenario.host_blocks,
         "max_context": scenario.max_context,
+        "step_tokens": step_tokens(settings),
         "groups": tuple(CacheGroup("full" if w is None else "window", w) for w in scenario.windows),
     }
     if scenario.weak_hash:

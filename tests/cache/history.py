@@ -59,6 +59,7 @@ def snapshot(manager: Any) -> Any:
     """Everything that a plan must leave as it was, order of eviction included."""
     books = manager.books
     arrays = (books.pool.state, books.pool.refs, books.pool.free_stack[: books.pool.free], books.tables.blocks)
+    arrays += (books.tables.freed, books.claims)
     host = list(books.host.order.order()) if books.host else None
     return manager.epoch, manager.stats(), books.policy.order(), host, [array.tobytes() for array in arrays]
 
@@ -66,10 +67,12 @@ def snapshot(manager: Any) -> Any:
 class History:
     """Rows, their contents, the promises they hold, and what was copied and is not complete."""
 
-    def __init__(self, *, block_size: int, num_blocks: int, groups: int = 1, **settings: Any) -> None:
+    def __init__(
+        self, *, block_size: int, num_blocks: int, windows: tuple[int | None, ...] = (None,), **settings: Any
+    ) -> None:
         self.manager = paged(
             num_blocks,
-            groups=groups,
+            windows=windows,
             block_size=block_size,
             max_sequences=MAX_ROWS,
             max_context=MAX_CONTEXT,
@@ -77,7 +80,9 @@ class History:
         )
         self.finds_all = settings.get("hash_function") != "constant" or settings.get("prefix_cache") == "radix"
         self.caching = self.manager.settings.prefix_cache != "none"
-        self.block_size, self.groups = block_size, groups
+        self.block_size, self.groups = block_size, len(windows)
+        self.windows = windows
+        self.slides = any(window is not None for window in windows)
         self.inside = settings.get("partial_block_reuse", False)
         self.rows: dict[int, Content] = {}
         self._forget_everything()
@@ -140,10 +145,14 @@ class History:
         for row, end in ends.items():
             self.device.write(self.manager, row, self.rows[row], self.progress(row)[0], end)
         for row, end in ends.items():
-            self.device.assert_holds(self.manager, row, self.rows[row], end)
+            self.device.assert_holds(self.manager, row, self.rows[row], end, self.progress(row)[0])
             if self.caching:
                 self.twin.publish(self.rows[row], end)
         self.manager.mark_computed(ints(*ends), ints(*ends.values()))
+        for row, end in ends.items():
+            self.device.assert_holds(self.manager, row, self.rows[row], end)
+        if self.slides:
+            self._read_promises()
 
     def carry_out(self) -> None:
         transfers = self.manager.take_transfers()
@@ -170,13 +179,23 @@ class History:
         self.carry_out()
         self.complete()
         before, held = self.manager.stats(), self.groups * self.blocks(self.progress(row)[1])
+        done = self.progress(row)[0]
+        if any(self.gone(window, min(done, length)) < self.gone(window, done) for window in self.windows):
+            with pytest.raises(InternalError, match="window"):
+                self.manager.truncate(row, length)
+            return
+        claimed = self.manager.books.claimed
         self.manager.truncate(row, length)
         self.rows[row].truncate(min(length, self.rows[row].length))
         after = self.manager.stats()
         returned = after.blocks_free + after.blocks_cached - before.blocks_free - before.blocks_cached
-        again = (after.reserved_slots - before.reserved_slots) // self.block_size
-        assert 0 <= again <= returned <= held - self.groups * self.blocks(length)
+        claims_settled = claimed - self.manager.books.claimed
+        again = (after.reserved_slots - before.reserved_slots) // self.block_size + claims_settled
+        assert 0 <= again <= returned + claims_settled
+        assert returned <= held - self.groups * self.blocks(length)
         self.promises[row] += again
+        if self.slides:
+            self._read_promises()
 
     def release(self, row: int) -> None:
         self.manager.release(row)
@@ -197,7 +216,8 @@ class History:
         self.manager.check_invariants()
         stats = self.manager.stats()
         assert (stats.prefix_cache_hits, stats.prefix_cache_queries) == (self.hits, self.queries)
-        assert stats.reserved_slots == self.block_size * sum(self.promises.values())
+        claimed = self.manager.books.claimed
+        assert stats.reserved_slots == self.block_size * (sum(self.promises.values()) + claimed)
         assert 0 <= stats.internal_slots <= self.groups * len(self.rows) * (self.block_size - 1)
         states = (stats.blocks_free, stats.blocks_cached, stats.blocks_used, stats.blocks_in_transfer)
         assert sum(states) == stats.blocks_total
@@ -222,9 +242,15 @@ class History:
     def blocks(self, tokens: int) -> int:
         return -(-tokens // self.block_size)
 
+    def gone(self, window: int | None, computed: int) -> int:
+        """Blocks that no query from position `computed` on reads."""
+        positions = range(0 if window is None else computed - window + 1)
+        return len(positions) // self.block_size
+
     def supply(self) -> int:
         stats = self.manager.stats()
-        return stats.blocks_free + stats.blocks_cached - sum(self.promises.values())
+        claimed = self.manager.books.claimed
+        return stats.blocks_free + stats.blocks_cached - sum(self.promises.values()) - claimed
 
     def _check_hits(self, content: Content, found: int) -> None:
         known = self.twin.hit_tokens(content)
@@ -252,14 +278,26 @@ class History:
 
     def _check_plan(self, plan: Any) -> int:
         """Recount need and supply; the blocks that the plan promises."""
-        promised = self.groups * max(0, self.blocks(plan.promise_tokens) - self.blocks(plan.hold_tokens))
+        growth = self.blocks(plan.promise_tokens) - self.blocks(plan.hold_tokens)
+        promised = int(plan.detail.promised)
+        assert promised <= self.groups * max(0, growth)
+        assert self.slides or promised == self.groups * max(0, growth)
+        pool = self.manager.books.pool
         hits = [block for group in plan.detail.groups for block in group.device.tolist()]
         sources = plan.detail.partial.sources.tolist()
-        revived = sum(self.manager.books.pool.state[block] == CACHED for block in (*hits, *sources))
-        assert plan.new_blocks == self.groups * self.blocks(plan.hold_tokens) - len(hits)
-        missing = plan.new_blocks + promised + revived - self.supply()
+        revived = sum(pool.state[block] == CACHED for block in (*hits, *sources))
+        slid = [group for group, window in zip(plan.detail.groups, self.windows, strict=True) if window is not None]
+        claimed = sum(int(pool.refs[block]) > 0 for group in slid for block in group.device.tolist())
+        gone = [self.gone(window, plan.cached_tokens) for window in self.windows]
+        assert plan.new_blocks == self.groups * self.blocks(plan.hold_tokens) - sum(gone) - len(hits)
+        missing = plan.new_blocks + promised + revived + claimed - self.supply()
         assert (plan.fits, plan.shortfall_blocks) == (missing <= 0, max(0, missing))
         return promised
+
+    def _read_promises(self) -> None:
+        """Windows move promises with every step: what they must cover is checked in `test_windows.py`."""
+        for row in self.promises:
+            self.promises[row] = int(self.manager.books.tables.promised[row])
 
     def _forget_everything(self) -> None:
         self.twin = Twin(self.block_size)

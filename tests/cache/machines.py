@@ -35,18 +35,25 @@ def ints(*values: int) -> Int32s:
     return np.array(values, dtype=np.int32)
 
 
-def paged(num_blocks: int, *, groups: int = 1, **changes: Any) -> PagedManager:
-    """A small paged manager: block size 4, prefix cache on."""
+def paged(
+    num_blocks: int, *, groups: int = 1, windows: Sequence[int | None] | None = None, **changes: Any
+) -> PagedManager:
+    """A small paged manager: block size 4, prefix cache on. `windows` gives one for each group, None for a full one."""
+    kinds = [CacheGroup()] * groups if windows is None else [window_group(window) for window in windows]
     given: dict[str, Any] = {
         "block_size": 4,
         "num_blocks": num_blocks,
         "max_sequences": 8,
         "max_context": 64,
-        "groups": (CacheGroup(),) * groups,
+        "groups": tuple(kinds),
         "prefix_cache": "hash",
     }
     manager: Any = make_manager(CacheSettings(**{**given, **changes}))
     return manager
+
+
+def window_group(window: int | None) -> CacheGroup:
+    return CacheGroup() if window is None else CacheGroup("window", window)
 
 
 class Device:
@@ -72,11 +79,16 @@ class Device:
             for position, slot in zip(range(start, end), slots, strict=True):
                 self.device[slot] = kv_value(content, position, group)
 
-    def assert_holds(self, manager: PagedManager, row: int, content: Content, end: int) -> None:
-        """Every slot of tokens [0, end) holds precisely that token's KV."""
-        for group in range(self.num_groups):
-            slots = manager.slots(ints(row), ints(0), ints(end), group).tolist()
-            for position, slot in enumerate(slots):
+    def assert_holds(
+        self, manager: PagedManager, row: int, content: Content, end: int, query: int | None = None
+    ) -> None:
+        """Every slot of tokens [0, end) holds precisely that token's KV; in a window group those that a query at
+        position `query` or later reads, by default the one at `end`."""
+        first = end if query is None else query
+        for group, kind in enumerate(manager.settings.groups):
+            start = 0 if kind.window is None else min(end, max(0, first - kind.window + 1))
+            slots = manager.slots(ints(row), ints(start), ints(end - start), group).tolist()
+            for position, slot in enumerate(slots, start):
                 assert self.device.get(slot) == kv_value(content, position, group), (row, position, slot)
 
     def _copy(self, source: dict[int, object], block: int, target: dict[int, object], to: int) -> None:

@@ -7,10 +7,8 @@ import heapq
 import pytest
 
 from kvbench.cache.content import Content
-from kvbench.cache.manager import make_manager
 from kvbench.cache.radix_tree import RadixTree
-from kvbench.cache.types import CacheGroup, CacheSettings
-from kvbench.errors import CannotRunError, InternalError
+from kvbench.errors import InternalError
 from tests.cache.machines import EVICTIONS, Device, admit, append, ints, paged, run_through, serve
 
 
@@ -96,14 +94,6 @@ def test_e35_a_sequence_over_a_shared_prefix_frees_exactly_its_own_blocks() -> N
     manager.release(admission.row)
     assert manager.stats().blocks_free == before.blocks_free
     manager.check_invariants()
-
-
-def test_e47_window_groups_are_refused_with_a_way_out() -> None:
-    """Blocks outside a window are not freed by this manager: a window group is refused, not kept in full."""
-    groups = (CacheGroup(), CacheGroup("window", 8))
-    with pytest.raises(CannotRunError, match="window") as raised:
-        make_manager(CacheSettings(4, 8, 2, 32, groups))
-    assert raised.value.hint
 
 
 @pytest.mark.parametrize("eviction", EVICTIONS)

@@ -31,6 +31,15 @@ CACHES: dict[str, dict[str, Any]] = {
     "endless host": {"host_blocks": ENDLESS_HOST},
     "host and collisions": {"host_blocks": 4, "hash_function": "constant"},
 }
+LAYERS: list[tuple[int | None, ...]] = [(None,), (None, None), (5,), (None, 4), (3, 3, None, 8), (1,)]
+"""Windows of the layer groups, None for a full one"""
+
+
+def layers_for(cache: str, windows: tuple[int | None, ...]) -> tuple[int | None, ...]:
+    """What keeps whole prefixes goes without windows."""
+    keeps_prefixes = CACHES[cache].keys() & {"host_blocks", "partial_block_reuse"}
+    return (None,) * len(windows) if keeps_prefixes else windows
+
 
 POLICIES = {"lru", "checked fifo", "checked lfu", "checked lrc", "checked lrc-age", "checked priority"}
 
@@ -48,13 +57,19 @@ class ManagerMachine(RuleBasedStateMachine):
     @initialize(
         block_size=st.integers(1, 4),
         num_blocks=st.integers(2, 12),
-        groups=st.sampled_from([1, 1, 2]),
+        windows=st.sampled_from([(None,), *LAYERS]),
         cache=st.sampled_from(sorted(CACHES)),
         eviction=st.sampled_from(sorted(POLICIES)),
     )
-    def start(self, block_size: int, num_blocks: int, groups: int, cache: str, eviction: str) -> None:
+    def start(
+        self, block_size: int, num_blocks: int, windows: tuple[int | None, ...], cache: str, eviction: str
+    ) -> None:
         self.history = History(
-            block_size=block_size, num_blocks=num_blocks, groups=groups, eviction=eviction, **CACHES[cache]
+            block_size=block_size,
+            num_blocks=num_blocks,
+            windows=layers_for(cache, windows),
+            eviction=eviction,
+            **CACHES[cache],
         )
 
     @rule(
@@ -207,7 +222,7 @@ def test_a_long_random_walk_keeps_every_promise(cache: str, eviction: str) -> No
         history = History(
             block_size=pick.randint(1, 4),
             num_blocks=pick.randint(3, 16),
-            groups=pick.choice([1, 1, 2]),
+            windows=layers_for(cache, LAYERS[seed]),
             eviction=eviction,
             **CACHES[cache],
         )

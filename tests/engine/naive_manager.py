@@ -184,6 +184,9 @@ class NaiveManager:
     def deferred_blocks(self) -> int:
         return 0
 
+    def peak_blocks(self, row: int) -> int:
+        return len(self.rows[row].blocks)
+
     def take_transfers(self) -> Transfers:
         return Transfers()
 

@@ -7,11 +7,17 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
+    from kvbench.cache.eviction.policy import EvictionPolicy
     from kvbench.cache.pool import BlockPool
     from kvbench.cache.types import CacheSettings, Int64s
 
 
-def make_lru(settings: CacheSettings, pool: BlockPool) -> LruLog:
+def make_lru(settings: CacheSettings, pool: BlockPool) -> EvictionPolicy:
+    """One log; with window groups a second one beside it."""
+    if any(group.window is not None for group in settings.groups):
+        from kvbench.cache.eviction.outside import LruWithOutside
+
+        return LruWithOutside(pool)
     return LruLog(pool)
 
 
