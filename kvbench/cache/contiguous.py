@@ -235,6 +235,10 @@ class ContiguousManager:
             raise InternalError(f"reservations and free extents end at block {at - 1} of {self.settings.num_blocks}")
         if (self.tables.held > self.needs).any():
             raise InternalError(f"row {int(np.argmax(self.tables.held > self.needs))} holds more than it reserved")
+        for row in rows.tolist():
+            content, computed, length = self.tables.contents[row], self.tables.computed[row], self.tables.lengths[row]
+            if content is None or not 0 <= computed <= min(length, content.length):
+                raise InternalError(f"row {row} has {computed} computed tokens, {length} slots")
         expected = self._entries(rows)
         expected[:, np.arange(self.tables.width) >= self.tables.held[rows][:, None]] = NULL_BLOCK
         if not np.array_equal(expected, self.tables.blocks[:, rows]):

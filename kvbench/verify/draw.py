@@ -129,6 +129,7 @@ def _draw_asks(rng: random.Random, seats: int) -> list[Ask]:
                 salt=rng.choice([None, None, "a", "b"]),
                 stops=rng.random() < 0.3,
                 forced=forced,
+                priority=rng.randrange(3),
                 samples=1 if is_search else width,
                 beams=width if is_search else 0,
             )

@@ -190,6 +190,7 @@ def _job(ask: Ask) -> Job:
         forced=None if ask.forced is None else np.array(ask.forced, np.int32),
         stop_tokens=stop_tokens(ask),
         sampling=SamplingParams(1.0) if ask.samples > 1 else GREEDY,
+        priority=ask.priority,
         n=ask.samples,
         beams=BeamParams(ask.beams) if ask.beams else None,
         arrival_s=float(ask.arrival),

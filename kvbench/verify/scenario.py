@@ -36,6 +36,7 @@ class Ask:
     forced: tuple[int, ...] | None = None
     samples: int = 1
     """Outputs drawn at random"""
+    priority: int = 0
     beams: int = 0
     """Width of a beam search, 0 for none"""
 
