@@ -81,7 +81,9 @@ class Watch:
             self.check_row(row)
 
     def check_rows(self) -> None:
-        """Every position that a live row may still read holds that row's own KV."""
+        """Every position that a live row may still read holds that row's own KV, and every published block the tokens
+        that it is published for."""
+        self._check_published()
         for row in np.flatnonzero(self._tables().live).tolist():
             self.check_row(row)
 
@@ -101,6 +103,15 @@ class Watch:
                 at = first + int(np.argmax(wrong))
                 block = int(table[at // self.device.block_size])
                 raise InternalError(f"row {row}, group {group}: block {block} does not hold the KV of position {at}")
+
+    def _check_published(self) -> None:
+        books = getattr(self.manager, "books", None)
+        if books is None or not books.caching:
+            return
+        known = np.flatnonzero((books.pool.content_ids != 0) & (books.pool.pins == 0))
+        wrong = (self.device.tokens[known] != books.labels.tokens[known]).any(axis=1)
+        if wrong.any():
+            raise InternalError(f"block {int(known[wrong][0])} does not hold the tokens that it is published for")
 
     def _in_transfer(self, blocks: Any) -> bool:
         pool = pool_of(self.manager)
