@@ -111,7 +111,7 @@ def _check_settings(settings: CacheSettings, num_blocks: int) -> None:
         raise CannotRunError("the memory holds no block of the new size", hint="raise kv_memory")
     if settings.host_blocks:
         raise CannotRunError("a host tier keeps blocks of the old size", hint='set offload = "none"')
-    if any(group.kind == "window" for group in settings.groups):
+    if any(group.window is not None for group in settings.groups):
         raise CannotRunError(
             "a pool with sliding-window layers cannot be re-blocked: what left the window is gone in part",
             hint="choose a model whose layers all attend to the full context",

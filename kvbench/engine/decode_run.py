@@ -49,7 +49,7 @@ _KNOWN: dict[str, tuple[Any, ...]] = {
     "speculation": ("none",),
     "deduplicate_prefixes": (False,),
     "partial_block_reuse": (False,),
-    "reblock_to": (None, ()),
+    "reblock_to": ("none",),
 }
 """Settings under which runs are possible; one that does not exist is at its plain value."""
 

@@ -72,7 +72,7 @@ class Engine(EngineLoop):
     @property
     def num_blocks(self) -> int:
         """Usable blocks on the device."""
-        return self.sizes.num_blocks
+        return self.store.num_blocks
 
     def generate(
         self,

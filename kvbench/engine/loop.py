@@ -15,6 +15,7 @@ from kvbench.engine.group import sequence_of
 from kvbench.engine.invariants import check_scheduler
 from kvbench.engine.keys import token_keys
 from kvbench.engine.prepare import prepare_batch
+from kvbench.engine.reblocking import NoRoomError, ReblockRecord, reblock
 from kvbench.engine.recorder import Recorder, group_record, rejected_record, request_record
 from kvbench.engine.scheduler import Scheduler
 from kvbench.errors import UsageError
@@ -95,6 +96,10 @@ class EngineLoop:
         self._in_step = False
         self._given_up: list[int] = []
         """Aborted while a step was in flight"""
+        self.reblocks: list[ReblockRecord] = []
+        """Since the start or the last reset"""
+        self._reblock_due = _size_to_come(settings)
+        self._refusals = self._ended = 0
 
     @property
     def steps(self) -> int:
@@ -130,6 +135,8 @@ class EngineLoop:
         """One iteration; None when there is nothing to do."""
         if not self.has_work:
             return None
+        if self._reblock_due is not None and self._ended >= self.settings.reblock_after:
+            self._reblock_when_it_fits(self._reblock_due)
         self._in_step = True
         try:
             record = self._step()
@@ -159,6 +166,27 @@ class EngineLoop:
         `until_s` but the first. Empty when there is nothing to do."""
         record = self.step()
         return () if record is None else (record,)
+
+    def reblock(self, block_size: int) -> ReblockRecord:
+        """Go on with blocks of another size, between two steps. Nothing that runs loses a token; of the prefix cache
+        stays what fills whole new blocks and has room. `NoRoomError` when what runs does not fit the new blocks,
+        `UsageError` or `CannotRunError` when it can never be; nothing has changed then."""
+        record = reblock(self.manager, self.runner, block_size, self.clock, self.steps, self._refusals)
+        self._recorder.block_bytes = record.block_bytes
+        self.reblocks.append(record)
+        if self._check:
+            self.check_invariants()
+        return record
+
+    def _reblock_when_it_fits(self, block_size: int) -> None:
+        """By the settings; while there is no room, once more whenever a request has ended."""
+        try:
+            self.reblock(block_size)
+        except NoRoomError:
+            self._refusals += 1
+            self._ended = self.settings.reblock_after - 1
+        else:
+            self._reblock_due = None
 
     def _move_blocks(self) -> Moved:
         """Offloads, promotions and copies that the schedule decided, before anything else touches KV."""
@@ -201,6 +229,7 @@ class EngineLoop:
 
     def _end(self, request_id: int, record: RequestRecord, outputs: list[list[int]]) -> None:
         del self._live[request_id]
+        self._ended += 1
         self._finished.append(record)
         self._outputs[request_id] = outputs
 
@@ -245,12 +274,23 @@ class EngineLoop:
             raise UsageError("the engine is still serving", hint="finish or abort its jobs before reset()")
         self.manager.reset()
         self.runner.reset()
+        self._restore_block_size()
         self._recorder.reset()
         self.take_finished()
         self.take_outputs()
         self.clock.restart()
 
+    def _restore_block_size(self) -> None:
+        if self.reblocks and self.manager.settings.block_size != self.settings.block_size:
+            self.reblock(self.settings.block_size)
+        self.reblocks, self._reblock_due = [], _size_to_come(self.settings)
+        self._refusals = self._ended = 0
+
     def check_invariants(self) -> None:
         """Raise `InternalError` when the books of the cache or of the scheduler do not add up."""
         self.manager.check_invariants()
         check_scheduler(self.scheduler)
+
+
+def _size_to_come(settings: EngineSettings) -> int | None:
+    return None if settings.reblock_to == "none" else settings.reblock_to

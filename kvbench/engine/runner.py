@@ -10,11 +10,13 @@ from kvbench.engine.sampling import likeliest, sample
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from kvbench.cache.reblock import ReblockPlan
     from kvbench.cache.types import Int64s, Transfers
     from kvbench.engine.attention.registry import AttentionBackend
     from kvbench.engine.batch import StepBatch
     from kvbench.engine.kvstore.store import KVStore
     from kvbench.engine.model import Model
+    from kvbench.engine.reblocking import BlockSizes, Reblocked
     from kvbench.engine.sampling import SamplingParams
     from kvbench.engine.schedule import Candidates
 
@@ -42,6 +44,12 @@ class DeviceRunner:
 
     def candidates(self, logits: Tensor, rows: Int64s, count: int) -> Candidates:
         return likeliest(logits, rows, count)
+
+    def sizes_at(self, block_size: int) -> BlockSizes:
+        return self.store.sizes_at(block_size)
+
+    def reblock(self, plan: ReblockPlan) -> Reblocked:
+        return self.store.reblock(plan)
 
     def reset(self) -> None:
         self.store.reset()

@@ -57,7 +57,7 @@ def measure_engine_case(
     on_step = share_of(workload, decoding.width, on_share)
     served = serve(engine, workload, sampling=decoding.sampling, n=decoding.n, beams=decoding.beams, on_step=on_step)
     engine.check_invariants()
-    found = measured(served, settings, slo)
+    found = measured(served, settings, slo, engine.reblocks)
     found.row |= {
         "attention_backend": engine.attention.name,
         "setup_s": set_up - start,
@@ -67,6 +67,8 @@ def measure_engine_case(
         "warmup_s": warm - set_up,
     }
     found.tensor_scales = scales
+    if settings.reblock_to != "none" and not engine.reblocks:
+        found.status, found.error = "invalid", "the pool was never re-blocked: no room, or too few requests finished"
     check_cold(found, served, case)
     return found
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
+from kvbench.engine.reblocking import ReblockRecord
 from kvbench.engine.sampling import SamplingParams
 from kvbench.engine.serve import Served
 from kvbench.engine.telemetry import RequestRecord, StepRecord
@@ -68,18 +71,39 @@ def planned_workload(case: CaseJob) -> Workload:
     return workload
 
 
-def measured(served: Served, settings: EngineSettings, slo: SloSettings) -> Measured:
+def measured(
+    served: Served, settings: EngineSettings, slo: SloSettings, reblocks: Sequence[ReblockRecord] = ()
+) -> Measured:
     """A served workload with its metrics and the warnings about them."""
+    block_sizes = np.full(len(served.steps), settings.block_size)
+    for record in reblocks:
+        block_sizes[[step.step >= record.step for step in served.steps]] = record.block_size
     metrics, warnings = case_metrics(
         served.requests,
         served.steps,
         slo=slo,
         wall_s=served.wall_s,
-        block_size=settings.block_size,
+        block_size=block_sizes,
         offload=settings.offload,
     )
-    row = {**metrics, "measured_s": served.wall_s}
+    row = {**metrics, **_reblocking(reblocks), "measured_s": served.wall_s}
     return Measured(row, served.requests, served.steps, [warning.as_dict() for warning in warnings])
+
+
+def _reblocking(reblocks: Sequence[ReblockRecord]) -> dict[str, Any]:
+    """Nothing where the block size never changed."""
+    if not reblocks:
+        return {}
+    last = reblocks[-1]
+    return {
+        "reblock_s": sum(record.seconds for record in reblocks),
+        "reblock_bytes": sum(record.moved_bytes for record in reblocks),
+        "reblock_staging_bytes": max(record.staging_bytes for record in reblocks),
+        "reblock_kept_tokens": last.kept_tokens,
+        "reblock_dropped_tokens": last.dropped_tokens,
+        "reblock_refusals": last.refusals,
+        "reblock_step": last.step,
+    }
 
 
 @dataclass(frozen=True, slots=True)

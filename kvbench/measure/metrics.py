@@ -36,12 +36,13 @@ def case_metrics(
     *,
     slo: SloSettings,
     wall_s: float,
-    block_size: int,
+    block_size: int | NDArray[np.int64],
     offload: str = "none",
 ) -> tuple[dict[str, Value], list[Warning]]:
     """All metrics of an engine case (columns `ENGINE_METRICS`), None where there is nothing to say, and the warnings.
 
-    `wall_s` runs from the start of the workload to its last token; `block_size` in tokens, for shares of capacity.
+    `wall_s` runs from the start of the workload to its last token; `block_size` in tokens, of all steps or of each,
+    for shares of capacity.
     Without a finished request or a step the metrics are empty and the warning `no_metrics` says so (M10).
     """
     finished = [r for r in requests if r.finish_reason in FINISHED and r.output_tokens > 0]
@@ -160,7 +161,7 @@ def _busy(steps: Sequence[StepRecord], wall_s: float) -> dict[str, Value]:
     }
 
 
-def _occupancy(steps: Sequence[StepRecord], block_size: int) -> dict[str, Value]:
+def _occupancy(steps: Sequence[StepRecord], block_size: int | NDArray[np.int64]) -> dict[str, Value]:
     duration = _column(steps, "duration_s")
     capacity = _column(steps, "kv_capacity_bytes")
     slots = _column(steps, "kv_blocks_total") * block_size

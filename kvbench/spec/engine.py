@@ -153,6 +153,13 @@ class EngineSettings(Settings):
     host_eviction: Literal["lru", "arc"] = "lru"
     """Which contents of the host tier give way: least recently used, or `arc`, which also remembers what has left."""
 
+    reblock_to: Annotated[int, Field(ge=1, le=256)] | Literal["none"] = "none"
+    """Another block size that the engine goes on with in the middle of a run, contents kept, in the same memory: what
+    it costs is a column. A multiple of `block_size`, or one that divides it."""
+
+    reblock_after: Count = 1
+    """Finished requests after which it is re-blocked; while there is no room, again after every further one."""
+
     attention: Literal["auto", "torch", "numba"] = "auto"
     """Attention backend; `auto` is numba on a CPU, torch on CUDA."""
 
@@ -174,3 +181,14 @@ class EngineSettings(Settings):
             yield "adaptive_floor", "adaptive_floor is the least share: at most adaptive_initial"
         if self.allocator != "paged" and self.prefix_cache != "none":
             yield "allocator", f'allocator = "{self.allocator}" cannot share blocks: set prefix_cache = "none"'
+        if self.reblock_to != "none":
+            yield from self._reblock_conflicts(self.reblock_to)
+
+    def _reblock_conflicts(self, size: int) -> Iterator[tuple[str, str]]:
+        small, large = sorted((size, self.block_size))
+        if size == self.block_size or large % small:
+            yield "reblock_to", f"reblock_to {size} must be a multiple of block_size {self.block_size}, or divide it"
+        if self.allocator != "paged":
+            yield "reblock_to", 'reblock_to needs allocator = "paged"'
+        if self.offload != "none":
+            yield "reblock_to", 'reblock_to needs offload = "none": a lower tier keeps blocks of the old size'

@@ -50,6 +50,7 @@ RULES: dict[str, tuple[Moot, ...]] = {
     "kernel": _scales("kernel"),
     "engine": (
         *_scales("engine"),
+        Moot(("reblock_after",), 'engine.reblock_to is "none"', lambda e: e.reblock_to == "none"),
         Moot(("host_memory", "host_eviction"), 'engine.offload is "none"', lambda e: e.offload == "none"),
         Moot(
             ("starvation_limit",),

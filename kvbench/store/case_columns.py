@@ -156,6 +156,16 @@ NUMERIC_ERROR = (
     _ratio("kv_top1_agreement", "", "Share of positions at which both choose the same token.", "higher"),
 )
 
+REBLOCKING = (
+    _seconds("reblock_s", "Re-blocking the live pool, books and copies; missing where it never was."),
+    _count("reblock_bytes", "B", "KV copied into blocks of the new size."),
+    _count("reblock_staging_bytes", "B", "Largest staging buffer meanwhile, beside the pool."),
+    _count("reblock_kept_tokens", "tokens", "Cached tokens that could still be found afterwards, per layer group."),
+    _count("reblock_dropped_tokens", "tokens", "Cached tokens that could not: no whole new block, or no room."),
+    _count("reblock_refusals", "", "Attempts before it that found no room.", "lower"),
+    _count("reblock_step", "steps", "First step with the new block size."),
+)
+
 COSTS = (
     _seconds("setup_s", "Building the engine, before warm-up, calibration included.", ""),
     _seconds("calibration_s", "Finding static KV scales; missing without any.", ""),
@@ -168,7 +178,7 @@ COSTS = (
 
 MEASURED = {column.name: column for column in (*ENGINE_METRICS, *KERNEL_METRICS)}
 """Without one of these a sample is not ok (M10)."""
-METRICS = {**MEASURED, **{column.name: column for column in (*NUMERIC_ERROR, *COSTS)}}
+METRICS = {**MEASURED, **{column.name: column for column in (*NUMERIC_ERROR, *REBLOCKING, *COSTS)}}
 
 
 @cache

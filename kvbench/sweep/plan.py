@@ -221,6 +221,7 @@ class _Planner:
         )
         refusal, notes = self._verdict(memory, workload, engine, geometry)
         refusal = refusal or resolve.cannot_branch(case.workload, engine)
+        refusal = refusal or resolve.cannot_reblock(workload, engine, geometry, self._plan.machine)
         return PlannedCase(case, job, label, memory, workload, refusal, notes)
 
     def _verdict(
@@ -313,10 +314,12 @@ class _Planner:
     def _explain(self, workload: Workload, engine: EngineSettings, geometry: ModelGeometry) -> int:
         if engine.prefix_cache == "none":
             return 0
-        key = (workload.digest, engine.block_size, engine.partial_block_reuse)
+        to = engine.reblock_to
+        block_size = engine.block_size if to == "none" else min(to, engine.block_size)
+        key = (workload.digest, block_size, engine.partial_block_reuse)
         if key not in self._explained:
             explain = explainable_tokens_inside_blocks if engine.partial_block_reuse else explainable_hit_tokens
-            self._explained[key] = explain(workload, engine.block_size, geometry.vocab_size)
+            self._explained[key] = explain(workload, block_size, geometry.vocab_size)
         return self._explained[key]
 
 

@@ -174,6 +174,8 @@ def engine_memory(geometry: ModelGeometry, engine: EngineSettings, kv_bytes: int
     load = Load(engine.max_sequences, engine.max_batch_tokens, context_limit(engine, geometry))
     width = 2 if dtype == "fp32" else 1  # the budget counts activations at 16 bits
     working = width * activation_bytes(geometry, load.max_batch_tokens) + logit_bytes(geometry, load)
+    if engine.reblock_to != "none":  # a staging buffer of one plane of the pool
+        working += -(-kv_bytes // pool_layout(geometry, engine.kv_dtype, engine.block_size).layers_per_block)
     runtime = 0 if device.kind == "cpu" else DEVICE_CONTEXT_BYTES
     host_tier = 0 if engine.offload == "none" else engine.host_memory
     return Memory(weight_bytes(geometry, dtype), kv_bytes, host_tier, working + runtime)
@@ -232,6 +234,8 @@ def too_long(workload: Workload, engine: EngineSettings, geometry: ModelGeometry
     slides = engine.allocator == "paged"
     endless = layout.longest_sequence(piece, step_tokens(engine) if slides else None)
     pool = limit if endless is None else endless
+    if engine.reblock_to != "none":
+        pool = min(pool, _tokens_after_reblocking(engine, geometry, layout.block_bytes * (blocks + 1)))
     if reserves_maximum(engine) and pool < limit:
         pool = 0  # every sequence reserves the longest, and not even one of those fits
     most = min(limit, pool)
@@ -244,6 +248,12 @@ def too_long(workload: Workload, engine: EngineSettings, geometry: ModelGeometry
     return count, f"the longest sequence that can be served is {most} tokens (context limit {limit}; {held})"
 
 
+def _tokens_after_reblocking(engine: EngineSettings, geometry: ModelGeometry, pool_bytes: int) -> int:
+    """Longest sequence in blocks of the other size in the same bytes, the null block among them."""
+    layout = pool_layout(geometry, engine.kv_dtype, int(engine.reblock_to), engine.kv_scales)
+    return layout.longest_sequence(pool_bytes // layout.block_bytes - 1) or 0
+
+
 def cannot_branch(workload: WorkloadSettings, engine: EngineSettings) -> str | None:
     """Why requests of several sequences cannot be served under these settings; None when they can, or are of one."""
     sampling = workload.sampling
@@ -254,6 +264,19 @@ def cannot_branch(workload: WorkloadSettings, engine: EngineSettings) -> str | N
         return f"{width} {what} of a request are {width} sequences, and max_sequences is {engine.max_sequences}"
     if engine.allocator != "paged":
         return f'{what} of a request share blocks, which allocator = "{engine.allocator}" cannot'
+    return None
+
+
+def cannot_reblock(workload: Workload, engine: EngineSettings, geometry: ModelGeometry, machine: Machine) -> str | None:
+    """Why the pool could never be re-blocked as `reblock_to` asks; None when it can, or nobody asks."""
+    if engine.reblock_to == "none":
+        return None
+    if machine.is_virtual:
+        return "reblock_to moves real contents, which the virtual clock does not have"
+    if any(group.kind == "window" for group in geometry.groups):
+        return f"reblock_to keeps whole sequences, and {geometry.name} has sliding-window layers"
+    if engine.reblock_after >= len(workload.requests):
+        return f"reblock_after is {engine.reblock_after}, and the workload has {len(workload.requests)} requests"
     return None
 
 

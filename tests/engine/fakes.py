@@ -10,12 +10,14 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from kvbench.cache.reblock import ReblockPlan
 from kvbench.cache.types import CacheManager, CacheSettings, Int64s, Transfers
 from kvbench.engine.batch import StepBatch
 from kvbench.engine.copies import Outcome
 from kvbench.engine.job import Job
 from kvbench.engine.keys import mix
 from kvbench.engine.loop import EngineLoop
+from kvbench.engine.reblocking import BlockSizes, Reblocked
 from kvbench.engine.sampling import SamplingParams
 from kvbench.engine.telemetry import RequestRecord, StepRecord
 from kvbench.spec.engine import EngineSettings
@@ -121,6 +123,25 @@ class FakeRunner:
     def candidates(self, logits: list[int], rows: Int64s, count: int) -> tuple[Int64s, np.ndarray]:  # type: ignore[type-arg]
         found = [fake_candidates(logits[row], count) for row in rows]
         return np.array([ids for ids, _ in found]), np.array([scores for _, scores in found])
+
+    def sizes_at(self, block_size: int) -> BlockSizes:
+        """Byte for byte as many blocks, with no thought of the null block."""
+        per_token = self.block_bytes // self.block_size
+        return BlockSizes(self.memory[1:].size // block_size, per_token * block_size)
+
+    def reblock(self, plan: ReblockPlan) -> Reblocked:
+        """Unit by unit, as the plan says; everything else is lost."""
+        old = self.memory.reshape(len(self.memory), -1, plan.unit)
+        new = np.full((plan.num_blocks + 1, plan.block_size // plan.unit, plan.unit), -1, np.int64)
+        (moves,) = plan.moves
+        new[moves.target, moves.target_unit] = old[moves.source, moves.source_unit]
+        self.memory, self.block_bytes = (
+            new.reshape(plan.num_blocks + 1, plan.block_size),
+            self.sizes_at(plan.block_size).block_bytes,
+        )
+        self.num_blocks, self.block_size = plan.num_blocks, plan.block_size
+        self.clock.time += 0.5
+        return Reblocked(len(moves) * plan.unit, 0)
 
     def reset(self) -> None:
         self.memory[:] = -1

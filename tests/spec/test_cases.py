@@ -108,6 +108,8 @@ DECIDING: list[tuple[str, Any, dict[str, Any]]] = [
     ("engine.block_size", 8, {}),
     ("engine.kv_dtype", "bf16", {}),
     ("engine.kv_layout", "nhd", {}),
+    ("engine.reblock_to", 32, {}),
+    ("engine.reblock_after", 5, {"engine.reblock_to": 32}),
     ("engine.kv_scales", "tensor-absmax", {"engine.kv_dtype": "int8"}),
     (
         "engine.kv_percentile",

@@ -63,12 +63,17 @@ class BlockPool:
         num_blocks: int,
         device: torch.device,
         tensor_scales: TensorScales | None = None,
+        memory: Tensor | None = None,
     ) -> None:
+        """Over `memory`, where it is given, as it stands."""
         pool = pool_layout(geometry, form.kv_dtype, form.block_size, form.kv_scales)
         row_bytes = pool.block_bytes // pool.layers_per_block
         latent_rank = geometry.latent.kv_lora_rank if geometry.latent else 0
         layouts = [block_layout(piece.group, form, row_bytes, latent_rank) for piece in pool.pieces]
-        self.bytes = allocate((pool.layers_per_block, num_blocks + 1, row_bytes), device)
+        size = (num_blocks + 1) * row_bytes
+        self.memory = allocate((pool.layers_per_block, size), device) if memory is None else memory
+        """`[layers per block, bytes]`"""
+        self.bytes = self.memory[:, :size].unflatten(1, (num_blocks + 1, row_bytes))
         views: dict[int, tuple[int, LayerView]] = {}
         for index, (piece, layout) in enumerate(zip(pool.pieces, layouts, strict=True)):
             for plane, layer in enumerate(piece.layer_ids):

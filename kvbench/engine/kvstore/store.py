@@ -7,6 +7,7 @@ Sizes come from `geometry.memory`; which block holds what is the cache manager's
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
 import torch
@@ -14,13 +15,17 @@ import torch
 from kvbench.engine.kvstore.layout import StoredForm
 from kvbench.engine.kvstore.pool import BlockPool, allocate
 from kvbench.engine.kvstore.reading_writing import BlockIO, NumbaIO, TorchIO
+from kvbench.engine.kvstore.reblock import put_units, take_units
 from kvbench.engine.kvstore.transfer import BlockMover, TransferResult
+from kvbench.engine.reblocking import BlockSizes, Reblocked
 from kvbench.errors import CannotRunError, InternalError
 from kvbench.geometry.dtypes import canonical_dtype
+from kvbench.geometry.memory import pool_layout
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from kvbench.cache.reblock import ReblockPlan
     from kvbench.cache.types import Transfers
     from kvbench.engine.kvstore.scales import TensorScales
     from kvbench.geometry.model import ModelGeometry
@@ -56,12 +61,11 @@ class KVStore:
             lambda: BlockPool(geometry, self.form, num_blocks, self.device, tensor_scales),
             f"{num_blocks} KV blocks on {device}",
         )
+        self._plane_bytes = self.pool.bytes[0].numel()
+        self._kv_bytes = num_blocks * self.block_bytes
         self.hosts = _allocated(self._host_tier, f"{host_blocks} KV blocks in host memory")
-        self.layers = self.pool.layers
-        self.pieces = self.pool.pieces
-        self.group_of_layer = self.pool.piece_of_layer
         self._io: BlockIO = NumbaIO() if self.device.type == "cpu" else TorchIO()
-        self._mover = BlockMover([self.pool.bytes], self.hosts)
+        self._use(self.pool)
 
     @property
     def block_bytes(self) -> int:
@@ -88,6 +92,39 @@ class KVStore:
     def transfer(self, transfers: Transfers) -> TransferResult:
         """Carry out block copies, complete on return: offload, then promote, then copy."""
         return self._mover.move(transfers)
+
+    def sizes_at(self, block_size: int) -> BlockSizes:
+        """What the memory holds in blocks of another size: as many bytes of blocks at most, and the null block."""
+        pool = pool_layout(self.geometry, self.kv_dtype, block_size, self.form.kv_scales)
+        if pool.layers_per_block != len(self.pool.bytes) or len(pool.pieces) != len(self.pieces):
+            raise CannotRunError(
+                f"{self.geometry.name} shares blocks between its layers in another way at block size {block_size}",
+                hint="choose a model with one kind of attention",
+            )
+        row_bytes = pool.block_bytes // pool.layers_per_block
+        blocks = min(self._kv_bytes // pool.block_bytes, self._plane_bytes // row_bytes - 1)
+        return BlockSizes(blocks, pool.block_bytes)
+
+    def reblock(self, plan: ReblockPlan) -> Reblocked:
+        """Cut the memory into blocks of another size, with what `plan` keeps; see `kvstore/reblock.py`."""
+        form = replace(self.form, block_size=plan.block_size)
+        new = BlockPool(self.geometry, form, plan.num_blocks, self.device, self.tensor_scales, self.pool.memory)
+        moved = staging = 0
+        for plane in range(len(self.pool.bytes)):
+            layers = [piece.layer_ids[plane] for piece in self.pieces if plane < len(piece.layer_ids)]
+            taken = [take_units(self.layers[at], plan.moves[self.group_of_layer[at]], plan.unit) for at in layers]
+            for at, units in zip(layers, taken, strict=True):
+                put_units(new.layers[at], plan.moves[self.group_of_layer[at]], plan.unit, units)
+            size = sum(part.numel() * part.element_size() for units in taken for part in units)
+            moved, staging = moved + size, max(staging, size)
+        self.form, self.block_size, self.num_blocks = form, plan.block_size, plan.num_blocks
+        self._use(new)
+        return Reblocked(moved, staging)
+
+    def _use(self, pool: BlockPool) -> None:
+        self.pool, self.layers, self.pieces = pool, pool.layers, pool.pieces
+        self.group_of_layer = pool.piece_of_layer
+        self._mover = BlockMover([pool.bytes], self.hosts)
 
     def reset(self) -> None:
         """Nothing to forget: what lies in a block is unreachable once no table names it, and it is never read before
