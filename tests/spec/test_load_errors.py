@@ -49,7 +49,7 @@ def test_all_faults_are_listed_at_once_in_the_order_of_lines(tmp_path: Path) -> 
         ('[workload]\narrival = { kind = "poisson" }\n', '2: workload.arrival.kind: kind = "poisson" needs rate'),
         ("[kernel]\nkv_heads = 3\n", "kv_heads 3 must divide query_heads 8"),
         ("", "no cases; expected an [engine] or a [kernel] table"),
-        ("[axes]\nengine = [1]\n", "is a whole table; name one of its settings, as in engine.block_size"),
+        ("[axes]\nengine = [1]\n", "is a whole table; name one of its settings, as in engine."),
         ("[axes]\n'engine.block_size' = []\n", "2: axes.engine.block_size: an axis with no values"),
         ("[axes]\nblock_size = [1]\n", "write the whole key: engine.block_size or kernel.block_size"),
         ("[axes]\nengine.block_size = 8\n", "expected a list of values, got 8; write [8] for one value"),

@@ -48,8 +48,7 @@ class MaxUtilization:
     """Pack: room for what is known; outputs compete for the rest, and somebody may lose its blocks."""
 
     def __init__(self, manager: CacheManager, settings: EngineSettings) -> None:
-        sizes = manager.settings
-        self.block_size, self.num_groups, self.num_blocks = sizes.block_size, len(sizes.groups), sizes.num_blocks
+        self.manager = manager  # its sizes change when it is re-blocked
         self.settings = settings
 
     def promise(self, sequence: Sequence) -> int:
@@ -74,7 +73,7 @@ class Watermark(MaxUtilization):
     ⌊watermark · blocks⌋ blocks must be left (cached ones that nobody owns count as left)."""
 
     def admits(self, sequence: Sequence, plan: Plan, running: Running) -> bool:
-        kept = int(self.settings.watermark * self.num_blocks)
+        kept = int(self.settings.watermark * self.manager.settings.num_blocks)
         return plan.spare_blocks >= kept or running.num_running == 0
 
 
@@ -98,7 +97,8 @@ class Adaptive(MaxUtilization):
             self.share = self.settings.adaptive_initial
             return True
         expected = self.share * self._left(running) + _left(sequence)
-        return plan.spare_blocks >= self.num_groups * -(-expected // self.block_size)
+        sizes = self.manager.settings
+        return plan.spare_blocks >= len(sizes.groups) * -(-expected // sizes.block_size)
 
     def observe(self, step: Schedule, running: Running) -> None:
         if step.preemptions:
