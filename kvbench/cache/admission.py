@@ -168,7 +168,7 @@ def _look_up(books: Books, content: Content) -> tuple[list[GroupHits], int]:
     if books.windows is not None:
         return _look_up_with_tails(books, books.windows, content, limit)
     keys = content.keys(books.chain, limit)[:limit] if books.indexes[0].needs_keys else []
-    tokens = content.tokens[: limit * books.block_size].reshape(limit, books.block_size)
+    tokens = content.named(books.chain, 0, limit)
     root = books.labels.root_id(content.salt)
     groups: list[GroupHits] = []
     for group, index in enumerate(books.indexes):

@@ -26,6 +26,7 @@ from kvbench.cache.host_tier import HostTier
 from kvbench.cache.pool import BlockPool
 from kvbench.cache.prefix import Labels, make_index
 from kvbench.cache.siblings import Siblings
+from kvbench.cache.symbolic import NAME_WORDS
 from kvbench.cache.tables import BlockTables
 from kvbench.cache.tail_index import TailIndex
 from kvbench.cache.tier_order import make_tier_order
@@ -53,7 +54,8 @@ class Books:
         self.tables = BlockTables(self.num_groups, settings.max_sequences, settings.max_context, settings.block_size)
         self.tables.has_windows = self.windows is not None
         self.policy = make_policy(settings, self.pool)
-        self.labels = Labels(settings.num_blocks if self.caching else 0, settings.block_size)
+        words = NAME_WORDS if settings.symbolic else settings.block_size
+        self.labels = Labels(settings.num_blocks if self.caching else 0, words)
         self.indexes = [self._make_index(settings.prefix_cache, group) for group in range(self.num_groups)]
         self.host = self._host_tier(settings) if settings.host_blocks else None
         self.reuses_fronts = settings.partial_block_reuse and self.caching

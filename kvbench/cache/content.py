@@ -166,6 +166,11 @@ class Content:
         self._other_chain, self._other_keys = self._chain, self._keys
         self._chain, self._keys = chain, known
 
+    def named(self, chain: KeyChain, first: int, end: int) -> NDArray[np.int32]:
+        """What a hit compares of full blocks [first, end), a row each: their tokens."""
+        size = chain.block_size
+        return self._buffer[first * size : end * size].reshape(end - first, size)
+
     def _grow(self, needed: int) -> None:
         larger = np.empty(max(needed, 2 * len(self._buffer)), dtype=_TOKEN)
         larger[: self.length] = self.tokens

@@ -254,9 +254,9 @@ def _spend_promises(books: Books, run: DecodeRun) -> None:
 
 def _publish(books: Books, run: DecodeRun, contents: list[Content]) -> None:
     """Fresh content ids in the order of the events; a row's next block continues its last one."""
-    events, tables, size = run.publishing, books.tables, books.block_size
+    events, tables = run.publishing, books.tables
     number = events.per_row(len(contents))
-    firsts = (run.known - 1) // size
+    firsts = (run.known - 1) // books.block_size
     at = events.by_row(number)
     first_id = books.labels.new_ids(len(events))
     ids = np.empty(len(events), np.int64)
@@ -267,7 +267,7 @@ def _publish(books: Books, run: DecodeRun, contents: list[Content]) -> None:
     for event in np.flatnonzero((events.turns == 0) & (firsts[events.places] == 0)).tolist():
         parents[event] = books.labels.root_id(contents[int(events.places[event])].salt)
     tokens = [
-        content.tokens[first * size : (first + count) * size].reshape(count, size)
+        content.named(books.chain, first, first + count)
         for content, first, count in zip(contents, firsts.tolist(), number.tolist(), strict=True)
         if count
     ]

@@ -49,7 +49,7 @@ def _publish_tails(books: Books, rows: Int64s, logical: Int32s) -> None:
             chunk = content.tokens[block * books.block_size : (block + 1) * books.block_size].tobytes()
         chunks.append(chunk)
         roots.append(0 if block else books.labels.root_id(content.salt))
-    tokens = np.frombuffer(b"".join(chunks), dtype=np.int32).reshape(len(rows), books.block_size)
+    tokens = np.frombuffer(b"".join(chunks), dtype=np.int32).reshape(len(rows), -1)
     entries = rows * books.tables.width + logical
     for group, index in enumerate(books.indexes):
         flat = books.tables.flat[group]
@@ -67,9 +67,9 @@ def _publish_tails(books: Books, rows: Int64s, logical: Int32s) -> None:
 
 def _publish_run(books: Books, row: int, first: int, end: int) -> None:
     """Consecutive blocks [first, end) of one row: a prefill."""
-    content, size = _content(books, row), books.block_size
+    content = _content(books, row)
     keys = content.keys(books.chain, end)[first:end] if books.indexes[0].needs_keys else []
-    tokens = content.tokens[first * size : end * size].reshape(end - first, size)
+    tokens = content.named(books.chain, first, end)
     for group, index in enumerate(books.indexes):
         entries = books.tables.blocks[group, row]
         blocks = entries[first:end].astype(np.int64)

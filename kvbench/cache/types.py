@@ -53,6 +53,8 @@ class CacheSettings:
     host_blocks: int = 0
     host_eviction: str = "lru"
     namespace: bytes = b""
+    symbolic: bool = False
+    """Contents are `SymbolicContent`: named, without tokens"""
     step_tokens: int | None = None
     """Most tokens of one sequence that a step computes while not all of its known tokens are computed; None: all"""
     decode_tokens: int = 1

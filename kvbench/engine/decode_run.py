@@ -72,7 +72,8 @@ class DecodeRuns:
     recorder: Recorder
     cost: CostModel
     clock: VirtualClock
-    vocab_size: int
+    vocab_size: int | None
+    """None: contents are symbolic and tokens do not matter"""
 
     def take(self, until_s: float) -> tuple[StepRun, list[Sequence]] | None:
         """Steps that start before `until_s`, and the sequences that finished with the last of them; None when the
@@ -133,6 +134,8 @@ class DecodeRuns:
     def _tokens(self, steps: int) -> Int64s:
         """`[sequences, steps]` of output tokens."""
         decoding = self.scheduler.decoding
+        if self.vocab_size is None:
+            return np.zeros((len(decoding), steps), np.int64)
         indices = decoding.output_tokens()[:, np.newaxis] + np.arange(steps)
         keys = token_keys(decoding.random_keys()[:, np.newaxis], indices)
         tokens = keyed_tokens(keys, self.vocab_size)

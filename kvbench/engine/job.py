@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from kvbench.cache.content import Content
 from kvbench.engine.sampling import GREEDY, SamplingParams
 from kvbench.errors import UsageError
 
@@ -57,6 +58,10 @@ class Job:
         if self.beams is not None and (self.n > 1 or self.forced is not None or not self.sampling.is_greedy):
             return "a beam search has one best output: no samples, no temperature and no forced tokens go with it"
         return None
+
+    def content(self) -> Content:
+        """What the prefix cache sees of it: its prompt, with room for the output."""
+        return Content(self.prompt, salt=self.salt, capacity=self.total_tokens, priority=self.priority)
 
     @property
     def width(self) -> int:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from kvbench.cache.content import Content
 from kvbench.engine.keys import request_key
 from kvbench.errors import InternalError
 
 if TYPE_CHECKING:
+    from kvbench.cache.content import Content
     from kvbench.engine.group import Group
     from kvbench.engine.job import Job
 
@@ -56,7 +56,7 @@ class Sequence:
 
     def __post_init__(self) -> None:
         job = self.job
-        self.content = Content(job.prompt, salt=job.salt, capacity=job.total_tokens, priority=job.priority)
+        self.content = job.content()
         self.random_key = request_key(job.seed, job.request_id, self.sample)
         self.forced = None if job.forced is None else job.forced.tolist()
 

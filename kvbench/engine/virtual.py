@@ -6,6 +6,7 @@ tokens that it samples say nothing about a model; workloads with forced outputs 
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -16,9 +17,11 @@ from kvbench.engine.cache_settings import cache_settings
 from kvbench.engine.clock import VirtualClock
 from kvbench.engine.copies import Outcome
 from kvbench.engine.decode_run import DecodeRuns, can_ever_run
+from kvbench.engine.keys import token_keys
 from kvbench.engine.loop import EngineLoop
 from kvbench.engine.memory import plan_sizes
 from kvbench.engine.sampling import uniforms
+from kvbench.engine.symbolic import check_symbolic
 from kvbench.engine.tokens import keyed_tokens
 
 if TYPE_CHECKING:
@@ -28,7 +31,7 @@ if TYPE_CHECKING:
     from kvbench.costmodel.model import CostModel
     from kvbench.engine.batch import StepBatch
     from kvbench.engine.sampling import SamplingParams
-    from kvbench.engine.schedule import Candidates
+    from kvbench.engine.schedule import Candidates, Schedule
     from kvbench.engine.telemetry import StepRecord
     from kvbench.geometry.model import ModelGeometry
     from kvbench.spec.engine import EngineSettings
@@ -88,15 +91,18 @@ class VirtualEngine(EngineLoop):
         weight_dtype: str,
         max_context: int | None = None,
         in_runs: bool = True,
+        symbolic: bool = False,
         check: bool = False,
     ) -> None:
         """Raises `CannotRunError` with the arithmetic when the memory cannot hold one sequence. Without `in_runs` every
-        step is taken by itself, which gives the same and takes longer."""
-        self.cost = cost
+        step is taken by itself, which gives the same and takes longer. `symbolic`: jobs are `SymbolicJob`s."""
+        if symbolic:
+            check_symbolic(geometry, settings)
+        self.cost, self.symbolic = cost, symbolic
         self.sizes = plan_sizes(geometry, settings, None, max_context, 0)
-        clock = VirtualClock()
+        self.virtual_clock = clock = VirtualClock()
         super().__init__(
-            make_manager(cache_settings(geometry, settings, self.sizes, weight_dtype)),
+            make_manager(replace(cache_settings(geometry, settings, self.sizes, weight_dtype), symbolic=symbolic)),
             settings,
             VirtualRunner(cost, clock, geometry.vocab_size),
             block_bytes=self.sizes.block_bytes,
@@ -105,8 +111,20 @@ class VirtualEngine(EngineLoop):
             check=check,
         )
         can_run = in_runs and can_ever_run(settings, self.scheduler)
-        runs = DecodeRuns(self.scheduler, self._recorder, cost, clock, geometry.vocab_size)
+        runs = DecodeRuns(self.scheduler, self._recorder, cost, clock, None if symbolic else geometry.vocab_size)
         self._runs = runs if can_run else None
+
+    def _compute(self, schedule: Schedule) -> Int64s:
+        """Without beams the arrays that a model reads are not needed."""
+        if schedule.is_empty or schedule.beams:
+            return super()._compute(schedule)
+        counts, decodes = schedule.counts, schedule.num_decodes
+        sampled = decodes + len(schedule.samplers)
+        step = self.cost.features(schedule.starts, counts, decodes, sampled)
+        self.virtual_clock.advance(self.cost.step_s(step))
+        if self.symbolic:
+            return np.zeros(sampled, np.int64)
+        return keyed_tokens(token_keys(schedule.random_keys, schedule.output_indices), self.vocab_size)
 
     def advance(self, until_s: float) -> Collection[StepRecord]:
         found = None if self._runs is None else self._runs.take(until_s)

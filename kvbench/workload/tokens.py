@@ -57,6 +57,16 @@ def foreign_stream(index: int = 0) -> int:
     return _named(_FOREIGN, index)
 
 
+def stream_index(stream: int) -> int:
+    """A stream's number within its kind."""
+    return stream % _INDEX_LIMIT
+
+
+def moved_stream(stream: int, by: int) -> int:
+    """Another stream of the same kind, `by` numbers further (around the end of the kind)."""
+    return stream - stream % _INDEX_LIMIT + (stream + by) % _INDEX_LIMIT
+
+
 def is_foreign(stream: int) -> bool:
     """Whether the stream belongs to warm-up."""
     return stream >> _KIND_SHIFT == _FOREIGN
