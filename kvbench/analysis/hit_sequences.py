@@ -81,7 +81,7 @@ def _asked(request: Request, contents: list[int], stored: int, block_size: int) 
         full_prompt_blocks=min(request.input_tokens // block_size, len(contents)),
         blocks=-(-stored // block_size),
         input_tokens=request.input_tokens,
-        priority=getattr(request, "priority", 0),
+        priority=request.priority,
     )
 
 
