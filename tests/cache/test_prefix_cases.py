@@ -13,6 +13,7 @@ import pytest
 
 from kvbench.cache.content import Content, KeyChain
 from kvbench.cache.paged import PagedManager
+from kvbench.cache.reblock import commit_reblock, plan_reblock
 from tests.cache import machines
 from tests.cache.machines import EVICTIONS, Device, admit, append, ints, run_through, serve
 
@@ -337,6 +338,23 @@ def test_e22_salts_make_disjoint_namespaces(paged, function: str) -> None:
     chain = KeyChain(4, b"model a")
     roots = {chain.root(salt) for salt in salts} | {KeyChain(4, b"model b").root(salt) for salt in salts}
     assert len(roots) == 8
+
+
+def test_e23_after_a_change_of_block_size_a_key_stands_for_its_own_block_to_the_end(paged) -> None:
+    """Contents were named in units of 4, blocks are now of 8: each block has the key of its own end, as a pool that was
+    of 8 from the start would give it. A prompt that agrees in the first unit of a block alone does not find it."""
+    manager = paged(8)
+    run_through(manager, range(16))
+    events: list[tuple[str, bytes]] = []
+    manager.listener = lambda event, key: events.append((event, key))
+    commit_reblock(manager, plan_reblock(manager, 8, 4))
+    manager.check_invariants()
+    keys = Content(range(16)).keys(KeyChain(8), 2)
+    assert {key for event, key in events if event == "stored"} == set(keys)
+    assert {key for event, key in events if event == "removed"} == set(Content(range(16)).keys(KeyChain(4), 4))
+    assert hits(manager, range(17)) == 16
+    assert hits(manager, [*range(12), *range(90, 95)]) == 8
+    assert hits(manager, [*range(4), *range(90, 103)]) == 0
 
 
 @pytest.mark.parametrize("inside", [False, True])
