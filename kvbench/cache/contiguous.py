@@ -233,8 +233,7 @@ class ContiguousManager:
             at += size
         if at != self.settings.num_blocks + 1 or self.live != len(rows) or self.taken != taken:
             raise InternalError(f"reservations and free extents end at block {at - 1} of {self.settings.num_blocks}")
-        if (self.tables.held > self.needs).any():
-            raise InternalError(f"row {int(np.argmax(self.tables.held > self.needs))} holds more than it reserved")
+        self._check_progress()
         for row in rows.tolist():
             content, computed, length = self.tables.contents[row], self.tables.computed[row], self.tables.lengths[row]
             if content is None or not 0 <= computed <= min(length, content.length):
@@ -243,6 +242,20 @@ class ContiguousManager:
         expected[:, np.arange(self.tables.width) >= self.tables.held[rows][:, None]] = NULL_BLOCK
         if not np.array_equal(expected, self.tables.blocks[:, rows]):
             raise InternalError("a row's table names blocks outside its reservation")
+
+    def _check_progress(self) -> None:
+        """Of every row: computed ≤ length ≤ held slots ≤ reserved ones; a row without a sequence has none of them."""
+        tables = self.tables
+        wrong = (tables.computed > tables.lengths) | (tables.held != -(-tables.lengths // tables.block_size))
+        wrong |= (
+            (tables.held > self.needs) | (tables.computed < 0) | (~tables.live & (self.needs + tables.lengths != 0))
+        )
+        if wrong.any():
+            row = int(np.argmax(wrong))
+            raise InternalError(
+                f"row {row}: {int(tables.computed[row])} tokens computed of {int(tables.lengths[row])}, "
+                f"{int(tables.held[row])} blocks held of {int(self.needs[row])} reserved"
+            )
 
     def _entries(self, rows: Int64s) -> Int32s:
         """[groups, rows, width] the blocks of whole reservations, one group's after the other's, and beyond."""

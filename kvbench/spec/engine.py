@@ -172,9 +172,12 @@ class EngineSettings(Settings):
         if self.offload == "host" and self.host_memory == 0:
             yield "offload", 'offload = "host" needs host_memory, as in host_memory = "256MiB"'
         if self.order == "longest-prefix-match" and self.prefix_cache == "none":
-            yield "order", 'order = "longest-prefix-match" needs a prefix cache: set prefix_cache = "hash"'
+            yield "order", 'order = "longest-prefix-match" needs a prefix cache: set prefix_cache = "hash" or "radix"'
         if self.deduplicate_prefixes and self.prefix_cache == "none":
-            yield "deduplicate_prefixes", 'deduplicate_prefixes needs a prefix cache: set prefix_cache = "hash"'
+            yield (
+                "deduplicate_prefixes",
+                'deduplicate_prefixes needs a prefix cache: set prefix_cache = "hash" or "radix"',
+            )
         if self.deduplicate_prefixes and self.batch_policy == "static":
             yield "deduplicate_prefixes", "a static batch would end before anybody who waits joins: use another policy"
         if self.adaptive_floor > self.adaptive_initial:

@@ -7,7 +7,13 @@ from typing import Any
 
 from kvbench.spec.fields import MAX_BYTES, MAX_COUNT
 
-_NOUNS = {"integer": "a whole number", "number": "a number", "string": "text", "object": "a table"}
+_NOUNS = {
+    "integer": "a whole number",
+    "number": "a number",
+    "string": "text",
+    "object": "a table",
+    "boolean": "true or false",
+}
 _TECHNICAL_LIMITS = (MAX_COUNT, MAX_BYTES, 2**63)
 
 

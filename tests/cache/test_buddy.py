@@ -201,3 +201,17 @@ def test_growth_beyond_a_reservation_does_not_fit() -> None:
     assert (plan.fits, plan.shortfall_blocks) == (False, 1)
     with pytest.raises(InternalError, match="refused"):
         manager.commit_append(plan)
+
+
+@pytest.mark.parametrize("column", ["lengths", "held", "computed"])
+def test_a_row_whose_counts_part_from_each_other_is_named(column: str) -> None:
+    for change in (1, -1):
+        manager = reserving("buddy", "oracle")
+        row = admit(manager, 8, 9)
+        manager.mark_computed(ints(row), ints(8))
+        getattr(manager.tables, column)[row] += change
+        if (column, change) == ("computed", -1):
+            manager.check_invariants()
+            continue
+        with pytest.raises(InternalError, match="row 0"):
+            manager.check_invariants()
