@@ -22,7 +22,7 @@ HEADLINES: dict[str, tuple[str, ...]] = {
         "output_tokens_per_s", "spread", "ttft_p50_s", "tpot_p50_s", "goodput_per_s", "prefix_hit_rate", "preemptions",
         "kv_capacity_tokens", "prefill_tokens_per_busy_s", "decode_tokens_per_busy_s", "kv_error_rel_rms",
         "ttft_p95_s", "active_sequences_max", "kv_utilisation_peak", "internal_share_mean", "reserved_share_mean",
-        "evictions", "host_promotions", "promotion_stall_s", "e2e_p50_s",
+        "evictions", "host_promotions", "promotion_stall_s", "reblock_s", "reblock_dropped_tokens", "e2e_p50_s",
     ),
     "kernel": (
         "decode_s", "spread", "bytes_per_s", "copy_share", "error_rel_rms", "iterations", "lag1_autocorrelation",

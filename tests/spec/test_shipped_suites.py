@@ -16,7 +16,7 @@ from kvbench.spec.load import load_suite, suite_names
 from kvbench.spec.toml_write import to_toml
 
 PROMISED = {"smoke", "block-size", "kv-dtype", "batch-policy", "prefix-cache", "offload", "contiguous-vs-paged"}
-PROMISED |= {"beam-cow", "mla"}
+PROMISED |= {"beam-cow", "mla", "reblocking"}
 PROMISED |= {"admission", "preemption", "systems"}
 MAX_CONTEXT = 8192
 
