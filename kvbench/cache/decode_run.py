@@ -218,14 +218,13 @@ def _counts(books: Books, run: DecodeRun) -> RunCounts:
     gone = np.concatenate([[0], np.cumsum(_last_copies(books, int(missing[-1])))])[missing]
     published = np.cumsum(run.publishing.per_step(steps))
     spent = np.cumsum(_spent(books, run.rows, run.growth).per_step(steps))
-    waste = -(run.known[:, np.newaxis] + np.arange(steps)) % books.block_size
-    others = tables.tail_waste() - int((-(run.known - 1) % books.block_size).sum())
+    slots = books.block_size * taken - len(run.known) * np.arange(1, steps + 1)
     return RunCounts(
         taken=taken,
         evictions=np.diff(missing, prepend=0),
         live_cached=len(books.indexes[0]) - gone + published,
         promised=tables.promised_total - spent,
-        tail_slots=others + waste.sum(axis=0),
+        tail_slots=tables.tail_waste() + slots,
     )
 
 

@@ -39,6 +39,8 @@ if TYPE_CHECKING:
     from kvbench.spec.engine import EngineSettings
 
 MAX_STEPS = 4096
+FEW_STEPS = 512
+"""So many are priced at once without a look at the next arrival."""
 _KNOWN: dict[str, tuple[Any, ...]] = {
     "allocator": ("paged",),
     "prefix_cache": ("none", "hash"),
@@ -125,8 +127,10 @@ class DecodeRuns:
     def _ends(self, known: Int64s, most: int, until_s: float) -> NDArray[np.float64]:
         """Now, and the end of every step that starts before `until_s`, added up one by one as the clock does."""
         now = self.clock.now()
-        first_s = float(self.cost.decode_run_s(known, 1)[0])
-        enough = min(int((until_s - now) / first_s * 1.05), MAX_STEPS) + 2 if until_s < np.inf else MAX_STEPS
+        enough = MAX_STEPS
+        if until_s < np.inf and most > FEW_STEPS:
+            first_s = float(self.cost.decode_run_s(known, 1)[0])
+            enough = min(int((until_s - now) / first_s * 1.05), MAX_STEPS) + 2
         seconds = self.cost.decode_run_s(known, max(1, min(most, enough, MAX_STEPS)))
         ends = np.add.accumulate(np.concatenate([[now], seconds]))
         return ends[: int(np.searchsorted(ends[:-1], until_s)) + 1]
