@@ -2,8 +2,9 @@
 
 Blocks of an admitted row, per layer group, as half-open ranges of logical blocks:
 
-    [0, d)        device hits: one reference more on a published block
-    [d, h)        host hits: a new block each, published at once, in transfer until the promotion is complete
+    [0, d)        device hits: one reference more on a block that is published, or is on its way (pending hits, last)
+    [d, h)        hits below: a new block each, published when everything up to it has arrived
+    [d, s)        of a sequence that comes back from the swap area instead: a new block each, private
     [h, held)     new blocks, private until they are full and computed; the first may begin as a copy (partial.py)
     [held, t)     promised: no block yet, but counted out of the supply
 
@@ -18,17 +19,22 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from kvbench.cache.arrivals import Wait
 from kvbench.cache.partial import NO_PARTIAL, PartialHit, copy_fronts, find_partial, hold_sources
 from kvbench.cache.prefix import NO_BLOCKS
+from kvbench.cache.swap import swap_in
 from kvbench.cache.tail_hits import find_with_tails
 from kvbench.cache.types import Admission, Int32s, Int64s, Plan
+from kvbench.cache.write_through import write_hits_through
 from kvbench.errors import InternalError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from kvbench.cache.below import Below, Found
     from kvbench.cache.books import Books
     from kvbench.cache.content import Content
+    from kvbench.cache.swap import Swapped
     from kvbench.cache.windows import Windows
 
 
@@ -37,17 +43,24 @@ class GroupHits:
     """What one layer group found for one prompt."""
 
     device: Int64s
-    host: list[int]
+    below: list[Found]
     was_cached: NDArray[np.bool_]
     """Which device hits nobody owned: they leave the supply without leaving the cache"""
     first: int = 0
     """Logical block of the first of them"""
     claimed: Int64s = field(default_factory=lambda: NO_BLOCKS)
     """Hits in a window group that other rows own"""
+    pending: int = 0
+    """How many device hits, the last ones, are still on their way"""
+
+    @property
+    def published(self) -> int:
+        return len(self.device) - self.pending
 
     def cut(self, blocks: int) -> None:
         """Keep the first `blocks` logical blocks."""
-        del self.host[max(0, blocks - len(self.device)) :]
+        del self.below[max(0, blocks - len(self.device)) :]
+        self.pending = max(0, min(self.pending, blocks - self.published))
         self.device = self.device[:blocks]
 
 
@@ -65,6 +78,7 @@ class AdmissionDetail:
     hit_blocks: int
     partial: PartialHit
     readmission: bool
+    swapped: Swapped | None = None
     promised: int = 0
     target: int = 0
     for_forks: int = 0
@@ -75,12 +89,23 @@ _MISS = GroupHits(NO_BLOCKS, [], np.zeros(0, dtype=bool))
 
 
 def plan_admission(
-    books: Books, content: Content, hold: int, promise: int, readmission: bool, epoch: int, fork_blocks: int = 0
+    books: Books,
+    content: Content,
+    hold: int,
+    promise: int,
+    readmission: bool,
+    epoch: int,
+    fork_blocks: int = 0,
+    swapped: Swapped | None = None,
 ) -> Plan:
     """See `CacheManager.plan`. Reads only."""
     _check_lengths(books, content, hold, promise)
     wanted = _Wanted(hold, promise, fork_blocks)
     groups, hit_blocks = _look_up(books, content) if books.caching else ([_MISS] * books.num_groups, 0)
+    if swapped is not None and not swapped.is_lost and swapped.tokens > hit_blocks * books.block_size:
+        groups, hit_blocks = _device_hits_only(groups)
+        back = AdmissionDetail(groups, hit_blocks, NO_PARTIAL, readmission, swapped)
+        return _counted(books, content, wanted, epoch, back)
     if books.reuses_fronts:
         parents = [_content_before(books, content, hits) for hits in groups]
         partial = find_partial(books, content, hit_blocks, parents)
@@ -93,6 +118,8 @@ def plan_admission(
 def _counted(books: Books, content: Content, wanted: _Wanted, epoch: int, detail: AdmissionDetail) -> Plan:
     """What the hits leave to be taken, and whether it is there."""
     cached_tokens = detail.hit_blocks * books.block_size + detail.partial.tokens
+    if detail.swapped is not None:
+        cached_tokens = detail.swapped.tokens
     hold = max(wanted.hold, cached_tokens)
     held = books.tables.blocks_for(hold)
     present, revived = 0, detail.partial.revived
@@ -144,11 +171,13 @@ def commit_admission(books: Books, plan: Plan) -> Admission:
     books.tables.promise(row, detail.target, detail.promised)
     if books.windows is not None:
         books.windows.open(row, plan.content.length, detail.for_forks)
-    if plan.promote_blocks:
-        _promote(books, row, detail)
+    if books.below is not None or detail.swapped is not None:
+        _load(books, row, plan, detail)
     if detail.partial.tokens:
         copy_fronts(books, row, detail.hit_blocks, detail.partial)
-    if books.caching:
+    if books.writes_through:
+        write_hits_through(books, plan.content, detail.groups)
+    if books.caching and detail.swapped is None:
         _count(books, plan, detail.readmission)
     return Admission(row, plan.cached_tokens, plan.promote_blocks // books.num_groups * books.block_size)
 
@@ -173,11 +202,13 @@ def _look_up(books: Books, content: Content) -> tuple[list[GroupHits], int]:
     groups: list[GroupHits] = []
     for group, index in enumerate(books.indexes):
         device = index.find(keys, tokens, root)
-        host = _find_on_host(books, group, keys, tokens, device, root) if books.host is not None else []
-        if not len(device) and not host:
+        hits = GroupHits(device, [], _MISS.was_cached)
+        if books.below is not None:
+            _find_below(books, books.below, group, keys, tokens, hits, root)
+        if not len(hits.device) and not hits.below:
             return [_MISS] * books.num_groups, 0
-        groups.append(GroupHits(device, host, _MISS.was_cached))
-    common = min(len(hits.device) + len(hits.host) for hits in groups)
+        groups.append(hits)
+    common = min(len(hits.device) + len(hits.below) for hits in groups)
     for hits in groups:
         hits.cut(common)
         hits.was_cached = books.pool.refs.take(hits.device) == 0
@@ -188,8 +219,10 @@ def _look_up(books: Books, content: Content) -> tuple[list[GroupHits], int]:
 
 def _content_before(books: Books, content: Content, hits: GroupHits) -> int:
     """The content id behind which the first block without a hit comes."""
-    if books.host is not None and hits.host:
-        return int(books.host.content_ids[hits.host[-1]])
+    if books.below is not None and hits.below:
+        return books.below.at(hits.below[-1]).content
+    if hits.pending:
+        return books.arrivals.contents[int(hits.device[-1])].content
     if len(hits.device):
         return int(books.pool.content_ids[hits.device[-1]])
     return books.labels.root_id(content.salt)
@@ -209,35 +242,54 @@ def _look_up_with_tails(books: Books, windows: Windows, content: Content, limit:
     return groups, found[0][0] + len(found[0][1])
 
 
-def _find_on_host(books: Books, group: int, keys: list[bytes], tokens: Int32s, device: Int64s, root: int) -> list[int]:
-    """Host blocks that continue the device hits. A key that the device holds for another content ends the search:
-    the promoted block could not be published under it."""
-    host, index = books.host, books.indexes[group]
-    found: list[int] = []
-    parent = int(books.pool.content_ids[device[-1]]) if len(device) else root
-    for at in range(len(device), len(keys)):
-        block = None if host is None or index.holds(keys[at]) else host.find(group, keys[at], tokens[at], parent)
-        if host is None or block is None:
+def _device_hits_only(groups: list[GroupHits]) -> tuple[list[GroupHits], int]:
+    """Of a sequence on the swap area: what the device still has in every group; the rest comes from the area."""
+    common = min(len(hits.device) for hits in groups)
+    for hits in groups:
+        if hits is not _MISS:
+            hits.cut(common)
+            hits.was_cached = hits.was_cached[:common]
+    return groups, common
+
+
+def _find_below(
+    books: Books, below: Below, group: int, keys: list[bytes], tokens: Int32s, hits: GroupHits, root: int
+) -> None:
+    """What continues the device hits: blocks on their way, then contents on lower tiers. A key that the device holds
+    for another content ends the search: the block could not be published under it."""
+    index, arrivals, pending = books.indexes[group], books.arrivals, []
+    parent = int(books.pool.content_ids[hits.device[-1]]) if len(hits.device) else root
+    for at in range(len(hits.device), len(keys)):
+        name, own = (group, keys[at]), tokens[at].tobytes()
+        block = arrivals.find(name, own, parent) if not hits.below else None
+        found = below.find(name, own, parent) if block is None and not index.holds(keys[at]) else None
+        if block is not None:
+            pending.append(block)
+            parent = arrivals.contents[block].content
+        elif found is not None:
+            hits.below.append(found)
+            parent = below.at(found).content
+        else:
             break
-        found.append(block)
-        parent = int(host.content_ids[block])
-    return found
+    if pending:
+        hits.pending = len(pending)
+        hits.device = np.concatenate([hits.device, np.array(pending, dtype=np.int64)])
 
 
 def _pin_hits(books: Books, detail: AdmissionDetail, priority: int) -> None:
-    """Hits of all groups, on both tiers, are ours before anything is evicted or allocated (E06, E07)."""
+    """Hits of all groups, on all tiers, are ours before anything is evicted or allocated (E06, E07)."""
     for hits in detail.groups:
         if len(hits.claimed):
             books.claim(hits.claimed)
         if len(hits.device):
             books.pool.retain(hits.device, hits.was_cached)
-            books.policy.forget(hits.device)
+            published = hits.device[: hits.published]
+            books.policy.forget(published)
             if books.policy.watches_priority:
-                books.policy.used_by(priority, hits.device)
-        if books.host is not None:
-            for block in reversed(hits.host):
-                books.host.pin(block)
-                books.host.touch(block)
+                books.policy.used_by(priority, published)
+        if books.below is not None:
+            for found in reversed(hits.below):
+                books.below.claim(found)
 
 
 def _fill_row(books: Books, row: int, group: int, hits: GroupHits, new: Int64s) -> None:
@@ -252,20 +304,22 @@ def _fill_row(books: Books, row: int, group: int, hits: GroupHits, new: Int64s) 
         books.pool.groups[new] = group
 
 
-def _promote(books: Books, row: int, detail: AdmissionDetail) -> None:
-    host = books.host
-    if host is None:
-        raise InternalError("a promotion was planned, but there is no host tier")
+def _load(books: Books, row: int, plan: Plan, detail: AdmissionDetail) -> None:
+    """Ask for what is not on the device yet; until it is there, the row waits."""
+    waits: list[int] = []
     for group, hits in enumerate(detail.groups):
         first = len(hits.device)
-        blocks = books.tables.blocks[group, row, first : first + len(hits.host)].tolist()
-        for block, host_block in zip(blocks, hits.host, strict=True):
-            name = host.names[host_block]
-            if name is None:
-                raise InternalError(f"host block {host_block} was promised to row {row} but holds nothing")
-            books.promote(host_block, block)
-            ids = int(host.content_ids[host_block]), int(host.parent_ids[host_block])
-            books.indexes[group].adopt(name[1], host.tokens[host_block], block, *ids)
+        waits += hits.device[hits.published :].tolist()
+        blocks = books.tables.blocks[group, row, first : first + len(hits.below)].tolist()
+        for block, found in zip(blocks, hits.below, strict=True):
+            books.bring_up(found, block)
+        waits += blocks
+    if detail.swapped is not None:
+        waits += swap_in(books, row, detail.swapped, [len(hits.device) for hits in detail.groups])
+    if waits:
+        books.tables.published[row] = min(hits.published for hits in detail.groups)
+        entries = books.tables.blocks[:, row, : detail.hit_blocks].astype(np.int64)
+        books.arrivals.wait(row, Wait(set(waits), plan.content, entries))
 
 
 def _count(books: Books, plan: Plan, readmission: bool) -> None:

@@ -19,24 +19,30 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from kvbench.cache.arrivals import Arrivals, publish_arrived
+from kvbench.cache.below import UP, Below
 from kvbench.cache.content import KeyChain
 from kvbench.cache.eviction.outside import LruWithOutside
 from kvbench.cache.eviction.policy import make_policy
-from kvbench.cache.host_tier import HostTier
 from kvbench.cache.pool import BlockPool
 from kvbench.cache.prefix import Labels, make_index
 from kvbench.cache.siblings import Siblings
+from kvbench.cache.swap import SwapArea
 from kvbench.cache.symbolic import NAME_WORDS
 from kvbench.cache.tables import BlockTables
 from kvbench.cache.tail_index import TailIndex
-from kvbench.cache.tier_order import make_tier_order
 from kvbench.cache.types import CacheStats, Int64s, Transfers
 from kvbench.cache.windows import Windows
+from kvbench.cache.write_through import Seen
 from kvbench.errors import InternalError
 
 if TYPE_CHECKING:
+    from kvbench.cache.below import Found
     from kvbench.cache.prefix import PrefixIndex
     from kvbench.cache.types import CacheSettings
+
+SEEN_PER_BLOCK = 4
+"""Names that write-through remembers a count of, per block of device and host"""
 
 
 class Books:
@@ -57,22 +63,25 @@ class Books:
         words = NAME_WORDS if settings.symbolic else settings.block_size
         self.labels = Labels(settings.num_blocks if self.caching else 0, words)
         self.indexes = [self._make_index(settings.prefix_cache, group) for group in range(self.num_groups)]
-        self.host = self._host_tier(settings) if settings.host_blocks else None
         self.reuses_fronts = settings.partial_block_reuse and self.caching
-        for index in self.indexes:
-            index.lower_tier = self.host
-            index.siblings = Siblings() if self.reuses_fronts else None
-        self.arriving: set[int] = set()
-        """Device blocks that a promotion still writes"""
         self.pending = Transfers()
         self.parked: list[Int64s] = []
         self.claims = np.zeros(settings.num_blocks + 1 if self.windows is not None else 0, dtype=np.int32)
         self.claimed = 0
-        self.totals = CacheStats(blocks_total=settings.num_blocks, host_blocks_total=settings.host_blocks)
-
-    def _host_tier(self, settings: CacheSettings) -> HostTier:
-        order = make_tier_order(settings.host_eviction, settings.host_blocks)
-        return HostTier(settings.host_blocks, settings.block_size, order)
+        self.totals = CacheStats(
+            blocks_total=settings.num_blocks,
+            host_blocks_total=settings.host_blocks,
+            disk_blocks_total=settings.disk_blocks,
+            swap_blocks_total=settings.swap_blocks,
+        )
+        self.arrivals = Arrivals()
+        self.below = Below(settings, self.labels, self.pool, self.totals) if settings.host_blocks else None
+        self.writes_through = self.below is not None and settings.offload_when == "completed"
+        self.seen = Seen(settings.store_threshold, SEEN_PER_BLOCK * (settings.num_blocks + settings.host_blocks))
+        self.swap = SwapArea(settings.swap_blocks) if settings.swap_blocks else None
+        for index in self.indexes:
+            index.lower_tier = self.below
+            index.siblings = Siblings() if self.reuses_fronts else None
 
     def supply(self) -> int:
         """Blocks that a newcomer may take."""
@@ -143,25 +152,84 @@ class Books:
         self.pool.pin(destination)
         self.totals.copy_on_write_copies += 1
 
-    def promote(self, host_block: int, device_block: int) -> None:
-        """Decide a promotion; the host block is pinned already."""
-        self.pending.promote_host.append(host_block)
-        self.pending.promote_device.append(device_block)
-        self.pool.pin(device_block)
-        self.arriving.add(device_block)
+    def bring_up(self, found: Found, block: int) -> None:
+        """Decide to copy a hit below, which is pinned already, into a device block."""
+        below = self._below()
+        sources, destinations = self.pending.pairs(UP[found.tier])
+        sources.append(found.block)
+        destinations.append(block)
+        stored = below.at(found)
+        if found.tier == "disk":
+            self.pending.load_keys.append(stored.digest())
+        self.pool.pin(block)
+        self.arrivals.expect(block, stored)
         self.totals.promoted_blocks += 1
 
-    def complete(self, transfers: Transfers) -> None:
-        for host_block in (*transfers.offload_host, *transfers.promote_host):
-            self._host().unpin(host_block)
-        self.arriving.difference_update(transfers.promote_device)
-        for block in (*transfers.promote_device, *transfers.copy_source, *transfers.copy_destination):
-            if self.pool.unpin(block):
-                self.policy.add(np.array([block]))
+    def complete(self, transfers: Transfers) -> list[int]:
+        """Returns rows that turned out to be spoiled, because what they were to read was spoiled on its way down."""
+        self._end(transfers, ok=True)
+        return self._settle()
+
+    def fail(self, transfers: Transfers) -> list[int]:
+        """Returns the rows that are spoiled."""
+        copied = set(transfers.copy_destination)
+        tables = self.tables
+        spoiled = [
+            row
+            for row in tables.live.nonzero()[0].tolist()
+            if copied and copied & set(tables.blocks[:, row].ravel().tolist())
+        ]
+        self._end(transfers, ok=False)
+        return sorted({*spoiled, *self._settle()})
+
+    def close(self, row: int) -> None:
+        """A row ends: whatever it waited for, its blocks go back."""
+        if self.arrivals:
+            self.arrivals.leave(row)
+        self.drop_or_park(self.tables.close(row))
+
+    def _end(self, transfers: Transfers, *, ok: bool) -> None:
+        """Copies are over: pins are let go, and blocks have arrived, or never will."""
+        self._end_below(transfers, ok)
+        for block in transfers.store_device:
+            self._unpin(block)
+        for block in (*transfers.copy_source, *transfers.copy_destination):
+            self._unpin(block)
+
+    def _end_below(self, transfers: Transfers, ok: bool) -> None:
+        for tier, kinds in (("host", ("offload_host", "store_host")), ("disk", ("demote_disk",))):
+            for kind in kinds:
+                for block in getattr(transfers, kind):
+                    self._below().copied_down(tier, block, ok)
+        for tier, kind in UP.items():
+            for source, block in zip(*transfers.pairs(kind), strict=True):
+                self._arrive(block, self._below().copied_up(tier, source, ok))
+        for swap_block in transfers.swap_out_swap:
+            self._swap().finish(swap_block, ok=ok)
+        for swap_block, block in zip(transfers.swap_in_swap, transfers.swap_in_device, strict=True):
+            self._swap().finish(swap_block, ok=ok)
+            self._arrive(block, ok)
+
+    def _arrive(self, block: int, ok: bool) -> None:
+        (self.arrivals.arrived if ok else self.arrivals.failed)(block)
+        self._unpin(block)
+
+    def _unpin(self, block: int) -> None:
+        if self.pool.unpin(block):
+            self.policy.add(np.array([block]))
+
+    def _settle(self) -> list[int]:
+        """Publish what rows have been waiting for; let parked rows go. Returns spoiled rows."""
+        if self.arrivals:
+            for row, wait in self.arrivals.take_ready():
+                publish_arrived(self, wait)
+                if row is not None:
+                    self.tables.published[row] = wait.entries.shape[1]
         if self.parked:
             waiting, self.parked = self.parked, []
             for blocks in waiting:
                 self.drop_or_park(blocks)
+        return self.arrivals.spoiled_rows()
 
     def drop_or_park(self, blocks: Int64s) -> None:
         """`drop`, unless a copy is under way in one of the blocks: then all of them wait for it."""
@@ -187,23 +255,22 @@ class Books:
         self.totals.evictions += len(victims)
 
     def _forget(self, group: int, victims: Int64s) -> None:
-        content_ids = self.pool.content_ids.take(victims) if self.host is not None else None
+        below = None if self.writes_through else self.below
+        content_ids = self.pool.content_ids.take(victims) if below is not None else None
         gone = self.indexes[group].remove(victims)
-        if self.host is None or content_ids is None:
+        if below is None or content_ids is None:
             return
         last = set(gone)
         for block, content in zip(victims.tolist(), content_ids.tolist(), strict=True):
             if block in last:
-                self._offload(self.host, group, block, content)
+                below.offload(group, block, content, self.pending)
 
-    def _offload(self, host: HostTier, group: int, block: int, content: int) -> None:
-        host_block = host.store(group, self.labels, block, content)
-        if host_block is not None:
-            self.pending.offload_device.append(block)
-            self.pending.offload_host.append(host_block)
-            self.totals.offloaded_blocks += 1
+    def _below(self) -> Below:
+        if self.below is None:
+            raise InternalError("copies to or from a lower tier have ended, but there is none")
+        return self.below
 
-    def _host(self) -> HostTier:
-        if self.host is None:
-            raise InternalError("a host transfer is completed, but there is no host tier")
-        return self.host
+    def _swap(self) -> SwapArea:
+        if self.swap is None:
+            raise InternalError("copies to or from the swap area have ended, but there is none")
+        return self.swap

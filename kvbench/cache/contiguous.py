@@ -30,6 +30,7 @@ from kvbench.cache.types import (
     Int64s,
     Plan,
     Transfers,
+    WithoutTiers,
 )
 from kvbench.errors import CannotRunError, InternalError
 
@@ -37,9 +38,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from kvbench.cache.content import Content
+    from kvbench.cache.swap import Swapped
 
 
-class ContiguousManager:
+class ContiguousManager(WithoutTiers):
     """`CacheManager` without sharing: no prefix cache, no host tier, no forks. With several layer groups one piece
     holds the reservations of all of them, one after the other."""
 
@@ -79,6 +81,7 @@ class ContiguousManager:
         *,
         readmission: bool = False,
         fork_blocks: int = 0,
+        swapped: Swapped | None = None,
     ) -> Plan:
         """`promise_tokens` is the sequence at its longest; `max` reserves the maximum whatever it is."""
         if fork_blocks:
@@ -167,9 +170,6 @@ class ContiguousManager:
     def references(self, row: int) -> float:
         return 0.0
 
-    def deferred_blocks(self) -> int:
-        return 0
-
     def fork_blocks(self, length: int, promise_tokens: int) -> int:
         raise _no_sharing()
 
@@ -194,9 +194,10 @@ class ContiguousManager:
     def take_transfers(self) -> Transfers:
         return Transfers()
 
-    def complete(self, transfers: Transfers) -> None:
+    def complete(self, transfers: Transfers) -> list[int]:
         if transfers:
             raise InternalError("the contiguous manager has no copies to complete")
+        return []
 
     def stats(self) -> CacheStats:
         size = self.settings.block_size

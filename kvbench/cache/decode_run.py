@@ -94,7 +94,8 @@ def books_of(manager: CacheManager) -> Books | None:
         and manager.settings.groups[0].window is None
         and type(books.policy) is LruLog
         and type(books.indexes[0]) is HashIndex
-        and books.host is None
+        and books.below is None
+        and books.swap is None
     )
     is_quiet = not (books.pending or books.parked or books.pool.in_transfer or books.tables.forks)
     return books if is_plain and is_quiet else None

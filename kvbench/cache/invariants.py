@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from kvbench.cache.pool import CACHED, FREE, IN_TRANSFER, USED
+from kvbench.cache.swap import check_swap
 from kvbench.cache.types import NULL_BLOCK
 from kvbench.errors import InternalError
 
@@ -30,7 +31,9 @@ def check_books(books: Books) -> None:
     check_index(books)
     check_parents(books)
     check_transfers(books)
-    check_host(books)
+    check_tiers(books)
+    check_arrivals(books)
+    check_swap(books)
 
 
 def _require(good: NDArray[np.bool_], text: str) -> None:
@@ -167,10 +170,31 @@ def check_parents(books: Books) -> None:
 def check_transfers(books: Books) -> None:
     """Every pending copy holds its pins."""
     pending = books.pending
-    _require_pins(books.pool.pins, [*pending.promote_device, *pending.copy_source, *pending.copy_destination], "block")
-    if books.host is not None:
-        _require_pins(np.array(books.host.pins), [*pending.offload_host, *pending.promote_host], "host block")
-    for destinations in (pending.offload_host, pending.promote_device, pending.copy_destination):
+    _require_pins(
+        books.pool.pins,
+        [
+            *pending.promote_device,
+            *pending.load_device,
+            *pending.swap_in_device,
+            *pending.store_device,
+            *pending.copy_source,
+            *pending.copy_destination,
+        ],
+        "block",
+    )
+    if books.below is not None:
+        host, disk = books.below.host, books.below.disk
+        down = [*pending.offload_host, *pending.store_host]
+        _require_pins(np.array(host.pins), [*down, *pending.promote_host], "host block")
+        if disk is not None:
+            _require_pins(np.array(disk.pins), [*pending.demote_disk, *pending.load_disk], "disk block")
+    for destinations in (
+        pending.offload_host + pending.store_host,
+        pending.demote_disk,
+        pending.swap_out_swap,
+        pending.promote_device + pending.load_device + pending.swap_in_device,
+        pending.copy_destination,
+    ):
         if len(set(destinations)) != len(destinations):
             raise InternalError("two pending copies of one kind have the same destination")
     if set(pending.copy_destination) & set(pending.copy_source):
@@ -183,17 +207,29 @@ def _require_pins(pins: NDArray[np.integer], blocks: list[int], what: str) -> No
             raise InternalError(f"{what} {block} has {blocks.count(block)} pending copies and {pins[block]} pins")
 
 
-def check_host(books: Books) -> None:
-    """The ledger's two directions agree, and free + used = the tier."""
-    host = books.host
-    if host is None:
-        return
-    named = {block: name for block, name in enumerate(host.names) if name is not None}
-    if named != {block: name for name, block in host.blocks.items()}:
-        raise InternalError("the host index and the host blocks do not name each other")
-    if sorted(host.order.order()) != sorted(named):
-        raise InternalError("the host tier's order of eviction does not name exactly its contents")
-    if sorted([*named, *host.free]) != list(range(host.num_blocks)):
-        raise InternalError("free and used host blocks do not make up the host tier")
-    if any(host.pins[block] for block in host.free):
-        raise InternalError("a free host block is pinned")
+def check_tiers(books: Books) -> None:
+    """Of every lower tier: the ledger's two directions agree, and free + used = the tier."""
+    for tier in books.below.tiers.values() if books.below is not None else ():
+        named = {block: stored.name for block, stored in enumerate(tier.stored) if stored is not None}
+        if named != {block: name for name, block in tier.blocks.items()}:
+            raise InternalError(f"the {tier.what} index and the {tier.what} blocks do not name each other")
+        if sorted(tier.order.order()) != sorted(named):
+            raise InternalError(f"the {tier.what} tier's order of eviction does not name exactly its contents")
+        if sorted([*named, *tier.free]) != list(range(tier.num_blocks)):
+            raise InternalError(f"free and used {tier.what} blocks do not make up the {tier.what} tier")
+        if any(tier.pins[block] for block in tier.free):
+            raise InternalError(f"a free {tier.what} block is pinned")
+
+
+def check_arrivals(books: Books) -> None:
+    """Who waits is live and waits for pinned blocks of its own row, none of which anybody can look up yet."""
+    pool, tables, arrivals = books.pool, books.tables, books.arrivals
+    for row, wait in arrivals.rows.items():
+        if not tables.live[row]:
+            raise InternalError(f"row {row} waits for blocks but holds no sequence")
+        for block in wait.blocks:
+            if not pool.pins[block] or pool.content_ids[block] or block not in tables.blocks[:, row]:
+                raise InternalError(f"row {row} waits for block {block}, which is not on its way to it")
+    for block, stored in arrivals.contents.items():
+        if arrivals.names.get(stored.name) != block or not pool.pins[block]:
+            raise InternalError(f"block {block} is offered as on its way but is not")

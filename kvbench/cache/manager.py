@@ -48,11 +48,24 @@ def make_manager(settings: CacheSettings) -> CacheManager:
         raise UsageError("a window group has a window, and no other group has one")
     if settings.host_blocks < 0 or not settings.groups:
         raise UsageError("host_blocks must not be negative, and there must be at least one layer group")
-    if settings.host_blocks and settings.prefix_cache == "none":
-        raise UsageError("a host tier extends the prefix cache", hint='set prefix_cache = "hash" or "radix"')
+    _check_tiers(settings)
     module, _, name = ALLOCATORS[settings.allocator].partition(":")
     manager: CacheManager = getattr(import_module(module), name)(settings)
     return manager
+
+
+def _check_tiers(settings: CacheSettings) -> None:
+    if settings.host_blocks and settings.prefix_cache == "none":
+        raise UsageError("a host tier extends the prefix cache", hint='set prefix_cache = "hash"')
+    if settings.disk_blocks and not settings.host_blocks:
+        raise UsageError("a disk tier lies below a host tier", hint="give the host tier some memory")
+    if settings.offload_when not in ("evicted", "completed") or settings.store_threshold < 1:
+        raise UsageError(
+            f"offload_when {settings.offload_when!r} with a threshold of {settings.store_threshold} is not known",
+            hint="evicted or completed, and a threshold of 1 or more",
+        )
+    if min(settings.disk_blocks, settings.swap_blocks) < 0:
+        raise UsageError("disk_blocks and swap_blocks must not be negative")
 
 
 def _check_names(key: str, name: str, known: Iterable[str]) -> None:

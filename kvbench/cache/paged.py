@@ -13,6 +13,7 @@ from kvbench.cache.forking import fork_blocks, fork_row, reorder_rows
 from kvbench.cache.growth import commit_growth, plan_growth
 from kvbench.cache.invariants import check_books
 from kvbench.cache.publishing import publish_progress
+from kvbench.cache.swap import Swapped, swap_out
 from kvbench.cache.types import (
     NULL_BLOCK,
     Admission,
@@ -62,8 +63,11 @@ class PagedManager:
         *,
         readmission: bool = False,
         fork_blocks: int = 0,
+        swapped: Swapped | None = None,
     ) -> Plan:
-        return plan_admission(self.books, content, hold_tokens, promise_tokens, readmission, self.epoch, fork_blocks)
+        return plan_admission(
+            self.books, content, hold_tokens, promise_tokens, readmission, self.epoch, fork_blocks, swapped
+        )
 
     def commit(self, plan: Plan) -> Admission:
         self._begin(plan)
@@ -102,16 +106,39 @@ class PagedManager:
 
     def release(self, row: int) -> None:
         self.epoch += 1
-        self.books.drop_or_park(self.books.tables.close(row))
+        self.books.close(row)
+
+    def deferred_blocks(self) -> int:
+        return sum(len(blocks) for blocks in self.books.parked)
+
+    def is_loading(self, row: int) -> bool:
+        return row in self.books.arrivals.rows
+
+    def swap_out(self, row: int) -> Swapped | None:
+        self.books.tables.require_live(row)
+        swapped = swap_out(self.books, row)
+        if swapped is None:
+            self.books.totals.swap_refusals += 1
+            return None
+        self.epoch += 1
+        self.books.totals.swapped_out += 1
+        self.books.close(row)
+        return swapped
+
+    def give_up_swapped(self, swapped: Swapped) -> None:
+        if self.books.swap is not None:
+            self.books.swap.give_up(swapped)
+
+    def switch_off_disk(self) -> None:
+        if self.books.below is not None and self.books.below.disk is not None:
+            self.epoch += 1
+            self.books.below.disk.switch_off()
 
     def references(self, row: int) -> float:
         tables, pool = self.books.tables, self.books.pool
         blocks = tables.blocks[:, row, : int(tables.held[row])]
         blocks = blocks[blocks != NULL_BLOCK]
         return float((pool.refs[blocks] - 1 + pool.hits[blocks]).mean()) if len(blocks) else 0.0
-
-    def deferred_blocks(self) -> int:
-        return sum(len(blocks) for blocks in self.books.parked)
 
     def fork_blocks(self, length: int, promise_tokens: int) -> int:
         return fork_blocks(self.books, length, promise_tokens)
@@ -151,10 +178,15 @@ class PagedManager:
         taken, self.books.pending = self.books.pending, Transfers()
         return taken
 
-    def complete(self, transfers: Transfers) -> None:
-        if transfers:
-            self.epoch += 1
-            self.books.complete(transfers)
+    def complete(self, transfers: Transfers) -> list[int]:
+        if not transfers:
+            return []
+        self.epoch += 1
+        return self.books.complete(transfers)
+
+    def fail(self, transfers: Transfers) -> list[int]:
+        self.epoch += 1
+        return self.books.fail(transfers)
 
     def stats(self) -> CacheStats:
         books = self.books
@@ -167,7 +199,9 @@ class PagedManager:
             live_cached_tokens=books.block_size * books.cached_contents(),
             internal_slots=books.num_groups * books.tables.tail_waste(),
             reserved_slots=books.block_size * (books.tables.promised_total + books.claimed),
-            host_blocks_used=books.host.used if books.host is not None else 0,
+            host_blocks_used=books.below.host.used if books.below is not None else 0,
+            disk_blocks_used=books.below.disk.used if books.below is not None and books.below.disk is not None else 0,
+            swap_blocks_used=books.swap.used if books.swap is not None else 0,
         )
 
     def reset(self) -> None:
@@ -232,6 +266,11 @@ def _check_windows(settings: CacheSettings) -> None:
         raise CannotRunError(
             "the host tier keeps whole prefixes; sliding-window layers keep only their tails",
             hint='set offload = "none", or choose a model whose layers all attend to the full context',
+        )
+    if settings.swap_blocks:
+        raise CannotRunError(
+            "swap copies whole sequences; sliding-window layers keep only their tails",
+            hint='set preemption = "recompute", or choose a model whose layers all attend to the full context',
         )
     if settings.partial_block_reuse and settings.prefix_cache != "none":
         raise CannotRunError(

@@ -50,7 +50,7 @@ def find_partial(books: Books, content: Content, hit_blocks: int, parents: list[
     least, sources = len(wanted), []
     for index, parent in zip(books.indexes, parents, strict=True):
         tokens, block = (0, 0) if index.siblings is None else index.siblings.longest(parent, wanted)
-        if not tokens or block in books.arriving:
+        if not tokens:
             return NO_PARTIAL
         least = min(least, tokens)
         sources.append(block)

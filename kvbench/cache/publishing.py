@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from kvbench.cache.tail_index import TailIndex
+from kvbench.cache.write_through import write_through
 from kvbench.errors import InternalError
 
 if TYPE_CHECKING:
@@ -31,9 +32,12 @@ def publish_progress(books: Books, rows: Int64s, computed: Int32s) -> None:
     single = end - first == 1
     if np.count_nonzero(single) == len(due):
         _publish_tails(books, ready, first)
-        return
-    for row, start, stop in zip(ready.tolist(), first.tolist(), end.tolist(), strict=True):
-        _publish_run(books, row, start, stop)
+    else:
+        for row, start, stop in zip(ready.tolist(), first.tolist(), end.tolist(), strict=True):
+            _publish_run(books, row, start, stop)
+    if books.writes_through:
+        for row, start, stop in zip(ready.tolist(), first.tolist(), end.tolist(), strict=True):
+            write_through(books, row, start, stop)
 
 
 def _publish_tails(books: Books, rows: Int64s, logical: Int32s) -> None:

@@ -109,6 +109,8 @@ def _paged(manager: CacheManager) -> PagedManager:
 def _check_settings(settings: CacheSettings, num_blocks: int) -> None:
     if num_blocks < 1:
         raise CannotRunError("the memory holds no block of the new size", hint="raise kv_memory")
+    if settings.swap_blocks:
+        raise CannotRunError("the swap area keeps blocks of the old size", hint='set preemption = "recompute"')
     if settings.host_blocks:
         raise CannotRunError("a host tier keeps blocks of the old size", hint='set offload = "none"')
     if any(group.window is not None for group in settings.groups):

@@ -11,10 +11,13 @@ from typing import TYPE_CHECKING, Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from kvbench.errors import InternalError
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from kvbench.cache.content import Content
+    from kvbench.cache.swap import Swapped
 
 NULL_BLOCK = 0
 Int32s = NDArray[np.int32]
@@ -52,6 +55,11 @@ class CacheSettings:
     lrc_beta: float = 1.0
     host_blocks: int = 0
     host_eviction: str = "lru"
+    disk_blocks: int = 0
+    offload_when: str = "evicted"
+    store_threshold: int = 1
+    """`completed`: contents go down once they were seen so many times"""
+    swap_blocks: int = 0
     namespace: bytes = b""
     symbolic: bool = False
     """Contents are `SymbolicContent`: named, without tokens"""
@@ -216,6 +224,36 @@ class CacheStats:
     copy_on_write_copies: int = 0
     offloaded_blocks: int = 0
     promoted_blocks: int = 0
+    disk_blocks_total: int = 0
+    disk_blocks_used: int = 0
+    demoted_blocks: int = 0
+    swap_blocks_total: int = 0
+    swap_blocks_used: int = 0
+    swapped_out: int = 0
+    swap_refusals: int = 0
+    """Preempted sequences that found no room in the swap area"""
+
+
+class WithoutTiers:
+    """What a manager answers that has nothing below the device; for one to inherit."""
+
+    def deferred_blocks(self) -> int:
+        return 0
+
+    def fail(self, transfers: Transfers) -> list[int]:
+        raise InternalError(f"{len(transfers)} block copies failed, and none was asked for")
+
+    def is_loading(self, row: int) -> bool:
+        return False
+
+    def swap_out(self, row: int) -> Swapped | None:
+        return None
+
+    def give_up_swapped(self, swapped: Swapped) -> None:
+        raise InternalError("a sequence is to leave a swap area that does not exist")
+
+    def switch_off_disk(self) -> None:
+        raise InternalError("a disk tier is to be switched off that does not exist")
 
 
 class CacheManager(Protocol):
@@ -234,12 +272,14 @@ class CacheManager(Protocol):
         *,
         readmission: bool = False,
         fork_blocks: int = 0,
+        swapped: Swapped | None = None,
     ) -> Plan:
         """What admitting this sequence takes. `hold_tokens` is the length that must have slots now, counted from
         token 0 (hits included); if hits alone reach further, hits win. Never covers the whole prompt by hits: at
         least the last known token is computed (E12).
         `readmission` counts look-ups and hits apart (E19). `fork_blocks`: blocks promised on top, over all groups, for
-        the rows that will be forked from this one."""
+        the rows that will be forked from this one. With `swapped`, computed tokens come back from the swap area as far
+        as the device does not have them."""
         ...
 
     def commit(self, plan: Plan) -> Admission:
@@ -313,8 +353,31 @@ class CacheManager(Protocol):
         """Copies decided since the last call; the caller carries them out before anything else touches KV."""
         ...
 
-    def complete(self, transfers: Transfers) -> None:
-        """The copies are done: promoted blocks become readable, pinned ones are let go."""
+    def complete(self, transfers: Transfers) -> list[int]:
+        """These copies are done, a part of those that were taken or all: blocks that have arrived become readable,
+        pinned ones are let go. Returns rows as `fail` does: those whose blocks turn out to be copies of bad ones."""
+        ...
+
+    def fail(self, transfers: Transfers) -> list[int]:
+        """These copies failed: nothing of what they would have written is ever found. Returns the rows that were to
+        read it; they must be released before anything else is done with them."""
+        ...
+
+    def is_loading(self, row: int) -> bool:
+        """Whether blocks of the row are still on their way: it must not be computed."""
+        ...
+
+    def swap_out(self, row: int) -> Swapped | None:
+        """Preempt by swap: the row is released, its computed blocks are copied out first. None, and nothing changed,
+        when that cannot be (E43)."""
+        ...
+
+    def give_up_swapped(self, swapped: Swapped) -> None:
+        """The sequence will not come back from the swap area."""
+        ...
+
+    def switch_off_disk(self) -> None:
+        """Forget all that lies on disk and store nothing there any more."""
         ...
 
     def stats(self) -> CacheStats: ...

@@ -6,7 +6,7 @@ import hashlib
 from typing import TYPE_CHECKING
 
 from kvbench.cache.types import CacheGroup, CacheSettings
-from kvbench.engine.memory import step_tokens
+from kvbench.engine.memory import step_tokens, table_rows
 from kvbench.geometry.memory import pool_layout
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ def cache_settings(
     return CacheSettings(
         block_size=settings.block_size,
         num_blocks=sizes.num_blocks,
-        max_sequences=settings.max_sequences,
+        max_sequences=table_rows(settings),
         max_context=sizes.max_context,
         groups=tuple(CacheGroup(piece.group.kind, piece.group.window) for piece in pieces),
         allocator=settings.allocator,
@@ -38,6 +38,10 @@ def cache_settings(
         lrc_beta=settings.lrc_beta,
         host_blocks=sizes.host_blocks,
         host_eviction=settings.host_eviction,
+        disk_blocks=sizes.disk_blocks,
+        offload_when=settings.offload_when,
+        store_threshold=settings.store_threshold,
+        swap_blocks=sizes.swap_blocks,
         namespace=hashlib.sha256(identity.encode()).digest(),
         step_tokens=step_tokens(settings),
     )

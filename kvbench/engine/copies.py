@@ -10,7 +10,12 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 
-from kvbench.cache.types import COPY_KINDS, Transfers
+from kvbench.cache.types import ARRIVALS, COPY_KINDS, Transfers
+
+
+def arriving(transfers: Transfers) -> int:
+    """Copies among these that sequences wait for."""
+    return sum(len(transfers.pairs(kind)[0]) for kind in ARRIVALS)
 
 
 @dataclass(slots=True)
@@ -20,7 +25,7 @@ class Outcome:
     done: Transfers = field(default_factory=Transfers)
     failed: Transfers = field(default_factory=Transfers)
     promotion_stall_s: float = 0.0
-    """Time the caller was kept waiting for blocks that sequences wait for"""
+    """Time that `start` took for blocks that sequences wait for"""
     disk_error: str | None = None
     """Why the disk tier can no longer be written; it is not used again"""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -14,6 +15,9 @@ from kvbench.engine.cache_settings import cache_settings
 from kvbench.engine.calibration import calibrated
 from kvbench.engine.interrupts import deferred_interrupts
 from kvbench.engine.job import Job
+from kvbench.engine.kvstore.block_file import identity_of
+from kvbench.engine.kvstore.disk import DiskFiles
+from kvbench.engine.kvstore.disk_folder import base_folder, check_disk, open_folder
 from kvbench.engine.kvstore.store import KVStore
 from kvbench.engine.loop import EngineLoop
 from kvbench.engine.memory import Sizes, free_host_bytes, plan_sizes
@@ -73,6 +77,12 @@ class Engine(EngineLoop):
     def num_blocks(self) -> int:
         """Usable blocks on the device."""
         return self.store.num_blocks
+
+    def close(self) -> None:
+        """Give up everything: no copy is under way, no thread runs and no file is left. The engine is of no further
+        use."""
+        self.abort_all()
+        self.store.close()
 
     def generate(
         self,
@@ -176,10 +186,24 @@ def _make_store(model: Model, settings: EngineSettings, sizes: Sizes, tensor_sca
         settings.block_size,
         sizes.num_blocks,
         host_blocks=sizes.host_blocks,
+        swap_blocks=sizes.swap_blocks,
+        disk=_disk_files(model, settings, sizes),
+        disk_blocks=sizes.disk_blocks,
+        overlaps=settings.promotion == "overlapped",
         device=model.device,
         kv_layout=settings.kv_layout,
         tensor_scales=tensor_scales,
     )
+
+
+def _disk_files(model: Model, settings: EngineSettings, sizes: Sizes) -> DiskFiles | None:
+    """The disk tier in a folder of its own; `CannotRunError` when there is no room for it."""
+    if not sizes.disk_blocks:
+        return None
+    base = base_folder(settings.disk_path)
+    check_disk(base, settings.disk_memory)
+    identity = identity_of(asdict(model.geometry), model.weight_dtype, settings.kv_dtype, settings.block_size)
+    return DiskFiles(open_folder(base), sizes.block_bytes, identity)
 
 
 def _token_array(prompt: Sequence[int]) -> np.ndarray[tuple[int], np.dtype[np.int32]]:

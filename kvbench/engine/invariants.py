@@ -18,10 +18,14 @@ if TYPE_CHECKING:
 def check_scheduler(scheduler: Scheduler) -> None:
     """Raise `InternalError` naming the request whose books are wrong."""
     seated = [*scheduler.prefilling, *scheduler.decoding.sequences, *scheduler.held]
-    _check_places([*seated, *scheduler.waiting])
-    if len(seated) > scheduler.max_sequences:
+    waiting = [*scheduler.waiting, *scheduler.swapped]
+    _check_places([*seated, *waiting])
+    if len(seated) - scheduler.num_loading > scheduler.max_sequences:
         raise InternalError(f"{len(seated)} sequences on {scheduler.max_sequences} seats")
-    _check_rows(seated, list(scheduler.waiting))
+    _check_rows(seated, waiting)
+    _check_order(scheduler.swapped)
+    if any((sequence.swapped is None) == (sequence in scheduler.swapped) for sequence in waiting):
+        raise InternalError("a sequence waits in the wrong line: swapped or not")
     _check_order(scheduler.prefilling)
     _check_order(scheduler.decoding.sequences)
     _check_decodes(scheduler.decoding)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from kvbench.engine.clock import WallClock
-from kvbench.engine.copies import Moved
+from kvbench.engine.copies import Moved, arriving
 from kvbench.engine.group import sequence_of
 from kvbench.engine.invariants import check_scheduler
 from kvbench.engine.keys import token_keys
@@ -18,7 +18,7 @@ from kvbench.engine.prepare import prepare_batch
 from kvbench.engine.reblocking import NoRoomError, ReblockRecord, reblock
 from kvbench.engine.recorder import Recorder, group_record, rejected_record, request_record
 from kvbench.engine.scheduler import Scheduler
-from kvbench.errors import UsageError
+from kvbench.errors import InternalError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
@@ -45,7 +45,7 @@ class Runner(Protocol):
         ...
 
     def poll(self, *, wait: bool = False) -> Outcome:
-        """Copies that ended since the last call; with `wait`, at least one, if any is under way."""
+        """Copies that ended since the last call; with `wait`, at least one: the loop measures how long that takes."""
         ...
 
     def forward(self, batch: StepBatch) -> Any:
@@ -90,6 +90,11 @@ class EngineLoop:
         self.scheduler.timer = self.clock.now
         self._recorder = Recorder(block_bytes)
         self._check = check
+        self._blocking = settings.promotion == "blocking"
+        self._under_way = self._arriving = 0
+        """Copies that were begun and have not ended; of these, the ones that sequences wait for"""
+        self.disk_error: str | None = None
+        """Why the disk tier was switched off"""
         self._live: dict[int, Sequence] = {}
         self._finished: list[RequestRecord] = []
         self._outputs: dict[int, list[list[int]]] = {}
@@ -149,16 +154,18 @@ class EngineLoop:
         return record
 
     def _step(self) -> StepRecord:
-        started = self.clock.now()
-        schedule = self.scheduler.schedule(started)
+        started, moved = self.clock.now(), Moved()
+        schedule = self._schedule(started, moved)
         active = self.scheduler.num_running
-        moved = self._move_blocks()
         tokens = self._compute(schedule)
         finished = self.scheduler.commit(schedule, tokens, self.clock.now())
         stats = self.manager.stats()
         self._close(finished, schedule.failed)
-        record = self._recorder.step(schedule, stats, moved, (started, self.clock.now()))
-        record.active_sequences, record.waiting_sequences = active, len(self.scheduler.waiting)
+        ended = self.clock.now()
+        if schedule.prefill_tokens:
+            self.scheduler.preemption.saw_step(int(schedule.counts.sum()), ended - started - moved.promotion_stall_s)
+        record = self._recorder.step(schedule, stats, moved, (started, ended))
+        record.active_sequences, record.waiting_sequences = active, self.scheduler.num_waiting
         return record
 
     def advance(self, until_s: float) -> Collection[StepRecord]:
@@ -188,15 +195,62 @@ class EngineLoop:
         else:
             self._reblock_due = None
 
-    def _move_blocks(self) -> Moved:
-        """Offloads, promotions and copies that the schedule decided, before anything else touches KV."""
-        moved = Moved()
+    def _schedule(self, now_s: float, moved: Moved) -> Schedule:
+        """A step in which something can be computed, its block copies under way and what it reads in its place. Waits
+        for copies only when there is nothing else to do."""
+        if self._under_way:
+            self._settle(self.runner.poll(), moved)
+        schedule = self.scheduler.schedule(now_s)
+        self._move_blocks(moved)
+        while schedule.is_empty and not schedule.failed and self.has_work:
+            if self._under_way:
+                self._wait(moved)
+            schedule = self.scheduler.schedule(self.clock.now(), after=schedule)
+            self._move_blocks(moved)
+        return schedule
+
+    def _move_blocks(self, moved: Moved) -> None:
+        """Begin the copies that the schedule decided, before anything else touches KV."""
         transfers = self.manager.take_transfers()
         if transfers:
+            begun = self.clock.now()
+            self._under_way += len(transfers)
+            self._arriving += arriving(transfers)
             outcome = self.runner.start(transfers)
-            moved.add(outcome)
-            self.manager.complete(outcome.done)
-        return moved
+            if outcome.done:
+                self.scheduler.preemption.saw_copies(len(outcome.done), self.clock.now() - begun)
+            self._settle(outcome, moved)
+        while self._arriving and self._blocking:
+            self._wait(moved)
+
+    def _wait(self, moved: Moved) -> None:
+        begun = self.clock.now()
+        outcome = self.runner.poll(wait=True)
+        moved.promotion_stall_s += self.clock.now() - begun
+        if not len(outcome):
+            raise InternalError(f"{self._under_way} block copies are under way, and none of them ends")
+        self._settle(outcome, moved)
+
+    def _settle(self, outcome: Outcome, moved: Moved) -> None:
+        """Tell the books what has ended. Whose blocks did not come falls back to computing them."""
+        moved.add(outcome)
+        if len(outcome):
+            self._under_way -= len(outcome)
+            self._arriving -= arriving(outcome.done) + arriving(outcome.failed)
+            spoiled = self.manager.complete(outcome.done)
+            if outcome.failed:
+                spoiled = self.manager.fail(outcome.failed)
+            if spoiled:
+                self.scheduler.fall_back(spoiled)
+        if outcome.disk_error is not None and self.disk_error is None:
+            self.disk_error = outcome.disk_error
+            self.manager.switch_off_disk()
+
+    def settle(self) -> None:
+        """Carry out what is decided and wait for all copies under way, those of requests that are gone included."""
+        self._move_blocks(Moved())
+        while self._under_way:
+            self._wait(Moved())
 
     def _compute(self, schedule: Schedule) -> NDArray[np.int64]:
         """The step's sampled tokens, in the order of `schedule.sampling_sequences`."""
@@ -272,6 +326,7 @@ class EngineLoop:
         """Drop cached KV, counters and untaken results; the clock restarts. Nothing may be running."""
         if self.has_work:
             raise UsageError("the engine is still serving", hint="finish or abort its jobs before reset()")
+        self.settle()
         self.manager.reset()
         self.runner.reset()
         self._restore_block_size()

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from kvbench.cache.reservations import largest_piece
 from kvbench.devices.host import Host
+from kvbench.engine.kvstore.block_file import HEADER_BYTES
 from kvbench.errors import CannotRunError, UsageError
 from kvbench.geometry.memory import pool_layout
 from kvbench.units import format_bytes
@@ -28,6 +29,8 @@ class Sizes:
     host_blocks: int
     block_bytes: int
     max_context: int
+    disk_blocks: int = 0
+    swap_blocks: int = 0
 
 
 def plan_sizes(
@@ -47,7 +50,37 @@ def plan_sizes(
     needed = whole if reserves_maximum(settings) else layout.sequence_blocks(1)
     if largest_piece(settings.allocator, num_blocks) < needed:
         raise CannotRunError(_too_small(g, settings, kv_bytes, layout.block_bytes, needed), hint=_way_out(settings))
-    return Sizes(num_blocks, _host_blocks(settings, layout.block_bytes), layout.block_bytes, context)
+    one = layout.block_bytes
+    return Sizes(
+        num_blocks=num_blocks,
+        host_blocks=0 if settings.offload == "none" else tier_blocks("host_memory", settings.host_memory, one),
+        block_bytes=one,
+        max_context=context,
+        disk_blocks=disk_blocks(settings, one),
+        swap_blocks=0 if settings.preemption == "recompute" else tier_blocks("swap_memory", settings.swap_memory, one),
+    )
+
+
+def disk_blocks(settings: EngineSettings, block_bytes: int) -> int:
+    """Files that the disk tier may have, their headers counted."""
+    if settings.offload != "host+disk":
+        return 0
+    return tier_blocks("disk_memory", settings.disk_memory, block_bytes + HEADER_BYTES)
+
+
+def tier_blocks(name: str, size_bytes: int, block_bytes: int) -> int:
+    """Blocks in a tier of `size_bytes`; `CannotRunError` when there is no room for one."""
+    if size_bytes < block_bytes:
+        raise CannotRunError(
+            f"{name} of {format_bytes(size_bytes)} holds no block of {format_bytes(block_bytes)}",
+            hint=f"give it {format_bytes(block_bytes)} or more",
+        )
+    return size_bytes // block_bytes
+
+
+def table_rows(settings: EngineSettings) -> int:
+    """Sequences that hold blocks at once: those that run, and as many that load meanwhile."""
+    return settings.max_sequences * (2 if settings.promotion == "overlapped" else 1)
 
 
 def reserves_maximum(settings: EngineSettings) -> bool:
@@ -76,17 +109,6 @@ def _kv_bytes(settings: EngineSettings, given: int | None, automatic: int) -> in
     if given is not None:
         return given
     return automatic if settings.kv_memory == "auto" else int(settings.kv_memory)
-
-
-def _host_blocks(settings: EngineSettings, block_bytes: int) -> int:
-    if settings.offload == "none":
-        return 0
-    if settings.host_memory < block_bytes:
-        raise CannotRunError(
-            f"host_memory of {format_bytes(settings.host_memory)} holds no block of {format_bytes(block_bytes)}",
-            hint=f"give it {format_bytes(block_bytes)} or more",
-        )
-    return settings.host_memory // block_bytes
 
 
 def _too_small(g: ModelGeometry, settings: EngineSettings, kv_bytes: int, block_bytes: int, needed: int) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kvbench.engine.copies import Outcome
 from kvbench.engine.sampling import likeliest, sample
 
 if TYPE_CHECKING:
@@ -14,6 +13,7 @@ if TYPE_CHECKING:
     from kvbench.cache.types import Int64s, Transfers
     from kvbench.engine.attention.registry import AttentionBackend
     from kvbench.engine.batch import StepBatch
+    from kvbench.engine.copies import Outcome
     from kvbench.engine.kvstore.store import KVStore
     from kvbench.engine.model import Model
     from kvbench.engine.reblocking import BlockSizes, Reblocked
@@ -30,11 +30,10 @@ class DeviceRunner:
         self.attention = attention
 
     def start(self, transfers: Transfers) -> Outcome:
-        moved = self.store.transfer(transfers)
-        return Outcome(done=transfers, promotion_stall_s=moved.promotion_stall_s)
+        return self.store.start(transfers)
 
     def poll(self, *, wait: bool = False) -> Outcome:
-        return Outcome()
+        return self.store.poll(wait=wait)
 
     def forward(self, batch: StepBatch) -> Tensor:
         return self.model.forward(batch, self.store, self.attention)

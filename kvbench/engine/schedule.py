@@ -53,7 +53,7 @@ class Schedule:
     beams: list[BeamStep] = field(default_factory=list)
     candidates: list[Candidates] = field(default_factory=list)
     """Of each search in `beams`: token ids and log-probabilities `[rows, n]` of the likeliest continuations"""
-    decoding: list[Sequence] = field(init=False)
+    decoding: list[Sequence] = field(default_factory=list)
     samplers: list[Sequence] = field(init=False)
     """Who samples a first token; several for one piece when it ends the prompt of n samples"""
     rows: Int32s = field(init=False)
@@ -89,6 +89,11 @@ class Schedule:
     @property
     def sampling_sequences(self) -> list[Sequence]:
         return self.decoding + self.samplers
+
+    def drop(self, sequence: Sequence) -> None:
+        """The sequence leaves the step, which must be sealed again."""
+        self.pieces = [piece for piece in self.pieces if piece.sequence is not sequence]
+        self.num_decodes -= sequence in self.decoding
 
     def seal(self, decoding: DecodeSet) -> None:
         """Take the arrays of the decodes as they stand and put the pieces behind them."""

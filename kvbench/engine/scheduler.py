@@ -1,7 +1,8 @@
 """Who runs in the next step: seats, moves for the batch policies, preemption, and the books after the step.
 
-A sequence is in exactly one place: `waiting`, `prefilling`, `decoding`, `held` (finished, blocks kept by a static
-batch) or gone.
+A sequence is in exactly one place: `waiting`, `swapped` (waiting, its KV on the swap area), `prefilling`, `decoding`,
+`held` (finished, blocks kept by a static batch) or gone. One that prefills may be *loading*: it has a row and blocks,
+some of which are still on their way, and no seat; nothing of it is scheduled.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import numpy as np
 from kvbench.engine.branching import Branching
 from kvbench.engine.decodes import DecodeSet
 from kvbench.engine.duplicates import computed_by
-from kvbench.engine.policies.registry import admission_policy, batch_policy, order_of, victim_policy
+from kvbench.engine.policies.registry import admission_policy, batch_policy, order_of, preemption_policy, victim_policy
 from kvbench.engine.policies.victims import spare_restarted
 from kvbench.engine.schedule import Piece, Schedule
 from kvbench.engine.waiting import WaitingQueue
@@ -41,12 +42,16 @@ class Scheduler:
         self.policy = batch_policy(settings.batch_policy)
         self.admission = admission_policy(manager, settings)
         self.victims = victim_policy(manager, settings)
+        self.preemption = preemption_policy(settings.preemption)
+        self.overlaps = settings.promotion == "overlapped"
         self.max_sequences = settings.max_sequences
+        self.max_loading = manager.settings.max_sequences - settings.max_sequences
         self.max_batch_tokens = settings.max_batch_tokens
         is_bounded = settings.order != "fcfs" or settings.deduplicate_prefixes
         limit = settings.starvation_limit if is_bounded else sys.maxsize
         self.deduplicates = settings.deduplicate_prefixes
         self.waiting = WaitingQueue(order_of(settings.order, manager), limit)
+        self.swapped: list[Sequence] = []
         self.prefilling: list[Sequence] = []
         self.decoding = DecodeSet(settings.max_sequences)
         self.held: list[Sequence] = []
@@ -61,7 +66,16 @@ class Scheduler:
 
     @property
     def has_work(self) -> bool:
-        return self.num_running > 0 or len(self.waiting) > 0
+        return self.num_running > 0 or self.num_waiting > 0
+
+    @property
+    def num_waiting(self) -> int:
+        return len(self.waiting) + len(self.swapped)
+
+    @property
+    def num_loading(self) -> int:
+        """Of those that run."""
+        return sum(sequence.is_loading for sequence in self.prefilling) if self.overlaps else 0
 
     def reason_to_reject(self, job: Job) -> str | None:
         """Why the job can never be served, None when it can (E26); exactly fitting is fitting (E27)."""
@@ -79,21 +93,29 @@ class Scheduler:
         if sequence.group is not None:
             self.branching.added(sequence.group)
 
-    def schedule(self, now_s: float) -> Schedule:
-        """Fill one step by the batch policy; slots of all its tokens are allocated when this returns."""
+    def schedule(self, now_s: float, after: Schedule | None = None) -> Schedule:
+        """Fill one step by the batch policy; slots of all its tokens are allocated when this returns. `after` is an
+        earlier attempt at the same step, in which nothing could be computed."""
         self._step = step = Schedule()
+        if after is not None:
+            step.admissions, step.preemptions = after.admissions, after.preemptions
         self.waiting.order.begin_step()
+        if self.overlaps:
+            self._seat_arrived()
         self.policy.fill(self, self.max_batch_tokens)
-        if step.is_empty and self.has_work and not step.failed and not self.manager.deferred_blocks():
-            raise InternalError(f"{self.num_running} sequences run and {len(self.waiting)} wait, yet none can proceed")
+        if step.is_empty and self.has_work and not step.failed and not self._room_is_coming():
+            raise InternalError(f"{self.num_running} sequences run and {self.num_waiting} wait, yet none can proceed")
         self.admission.observe(step, self)
-        step.seal(self.decoding)
-        if self.branching.searches:
-            self.branching.note_beams(step)
+        self._seal()
         for piece in step.pieces:
             if piece.sequence.first_scheduled_s is None:
                 piece.sequence.first_scheduled_s = now_s
         return step
+
+    def _seal(self) -> None:
+        self._step.seal(self.decoding)
+        if self.branching.searches:
+            self.branching.note_beams(self._step)
 
     # Moves of the batch policies; each returns the tokens that it has put into the step.
 
@@ -108,7 +130,8 @@ class Scheduler:
                 self.manager.commit_append(plan)
                 self._step.num_decodes = len(rows)
                 return len(rows)
-            if plan.shortfall_blocks <= self.manager.deferred_blocks():
+            deferred = self.manager.deferred_blocks()
+            if deferred and (plan.shortfall_blocks <= deferred or self.num_running == 1):
                 return self._decode_what_fits(len(rows))
             self._make_room()
         return 0
@@ -130,6 +153,8 @@ class Scheduler:
         for sequence in self.prefilling:
             if spent == budget:
                 break
+            if sequence.is_loading:
+                continue
             spent += self._compute(sequence, min(sequence.missing, budget - spent))
         return spent
 
@@ -137,6 +162,8 @@ class Scheduler:
         """Seated prompts are computed whole while the budget lasts, at least one."""
         spent = 0
         for sequence in self.prefilling:
+            if sequence.is_loading:
+                continue
             if spent > 0 and spent + sequence.missing > budget:
                 break
             spent += self._compute(sequence, sequence.missing)
@@ -148,20 +175,22 @@ class Scheduler:
         while spent < budget and (found := self._candidate(budget - spent)) is not None:
             sequence, plan = found
             self._seat(sequence, plan)
-            spent += self._compute(sequence, min(sequence.missing, budget - spent))
+            if not sequence.is_loading:
+                spent += self._compute(sequence, min(sequence.missing, budget - spent))
         return spent
 
-    def admit_whole(self, budget: int) -> int:
+    def admit_whole(self, budget: int, spent: int = 0) -> int:
         """New prompts are computed whole while the budget lasts, at least one. Cached tokens cost no budget (E15)."""
-        spent = 0
+        before = spent
         while (found := self._candidate()) is not None:
             sequence, plan = found
             tokens = sequence.length - plan.cached_tokens
             if spent > 0 and spent + tokens > budget:
                 break
             self._seat(sequence, plan)
-            spent += self._compute(sequence, tokens)
-        return spent
+            if not sequence.is_loading:
+                spent += self._compute(sequence, tokens)
+        return spent - before
 
     def seat_batch(self) -> None:
         """Everyone first in line who fits takes a seat, blocks for the whole prompt included."""
@@ -172,7 +201,7 @@ class Scheduler:
         """Who is admitted next, with the plan for its first `limit` tokens (None: all); None when nobody is."""
         while (sequence := self._first_in_line()) is not None:
             plan = self._plan(sequence, sequence.length if limit is None else min(sequence.length, limit))
-            if self.deduplicates and self._waits_for_another(sequence, plan):
+            if self.deduplicates and sequence.swapped is None and self._waits_for_another(sequence, plan):
                 continue
             return (sequence, plan) if plan.fits and self.admission.admits(sequence, plan, self) else None
         return None
@@ -189,26 +218,44 @@ class Scheduler:
         return True
 
     def _first_in_line(self) -> Sequence | None:
-        """Who may be admitted next. Nobody in a step that preempted: the room was made for those who run."""
-        seats_taken = self.num_running + len(self.held) + self.branching.reserved_seats
-        if self._step.preemptions or seats_taken >= self.max_sequences or not len(self.waiting):
+        """Who may be admitted next, the swapped first (E42). Nobody in a step that preempted: the room was made for
+        those who run. Who loads takes a row and no seat (E33)."""
+        rows_taken = self.num_running + len(self.held) + self.branching.reserved_seats
+        has_preempted = self._step.preemptions > 0 and self.num_running > 0
+        if has_preempted or not self.num_waiting or rows_taken >= self.manager.settings.max_sequences:
             return None
-        first = self.waiting.first()
-        return first if first is not None and seats_taken + first.seats <= self.max_sequences else None
+        seats_taken = rows_taken - self.num_loading
+        first = self.swapped[0] if self.swapped else self.waiting.first()
+        if first is None or max(seats_taken, rows_taken - self.max_loading) + first.seats > self.max_sequences:
+            return None
+        return first
 
     def _plan(self, sequence: Sequence, hold_tokens: int) -> Plan:
-        promise, readmission = self.admission.promise(sequence), sequence.preemptions > 0
+        promise, again = self.admission.promise(sequence), sequence.cached_tokens is not None
         forks = 0 if sequence.group is None else self.branching.fork_blocks(sequence, promise)
         started = self.timer() if self.timer is not None else 0.0
-        plan = self.manager.plan(sequence.content, hold_tokens, promise, readmission=readmission, fork_blocks=forks)
+        plan = self.manager.plan(
+            sequence.content,
+            hold_tokens,
+            promise,
+            readmission=again,
+            fork_blocks=forks,
+            swapped=sequence.swapped,
+        )
         if self.timer is not None:
             self._step.lookup_s += self.timer() - started
         return plan
 
     def _seat(self, sequence: Sequence, plan: Plan) -> None:
         admitted = self.manager.commit(plan)
-        self.waiting.admit(sequence)
+        if sequence.swapped is None:
+            self.waiting.admit(sequence)
+        else:
+            self.swapped.remove(sequence)
+            self.manager.give_up_swapped(sequence.swapped)
+            sequence.swapped = None
         sequence.sit_down(admitted.row, admitted.cached_tokens, plan.hold_tokens)
+        sequence.is_loading = self.overlaps and self.manager.is_loading(admitted.row)
         insort(self.prefilling, sequence, key=lambda other: other.order)
         self.branching.reserved_seats += sequence.seats - 1
         self._step.admissions += 1
@@ -239,17 +286,59 @@ class Scheduler:
         else:
             self._preempt(victim)
 
+    def _seat_arrived(self) -> None:
+        """Whose blocks have all arrived takes a seat, the first in line first; the others go on loading."""
+        free = self.max_sequences - self.num_running - len(self.held) + self.num_loading
+        for sequence in self.prefilling:
+            if free > 0 and sequence.is_loading and not self.manager.is_loading(sequence.table_row):
+                sequence.is_loading = False
+                free -= 1
+
+    def _room_is_coming(self) -> bool:
+        """Copies are under way: somebody's blocks arrive, or blocks that were given up come back."""
+        return self.num_loading > 0 or self.manager.deferred_blocks() > 0
+
     def _preempt(self, victim: Sequence) -> None:
-        """By recompute: the blocks go, prompt and generated tokens wait at their old place in line (E41)."""
-        together = victim.together
-        for sequence in together:
-            self._leave(sequence)
-            self._stand_up(sequence)
-        if victim.group is not None and victim.group.search is not None:
-            self.branching.preempted(victim.group)
-        together[-1].preemptions += 1
+        """The blocks go, prompt and generated tokens wait at their old place in line (E41), computed KV with them when
+        it is swapped. Sequences of one group are always recomputed: what they share is not copied apart."""
+        waiting = victim if victim.group is None and self._swap_out(victim) else self._requeue(victim)
+        waiting.preemptions += 1
         self._step.preemptions += 1
+
+    def _swap_out(self, victim: Sequence) -> bool:
+        """Whether the victim now waits on the swap area."""
+        victim.peak_blocks = max(victim.peak_blocks, self.manager.peak_blocks(victim.table_row))
+        blocks = -(-victim.computed // self.manager.settings.block_size) * len(self.manager.settings.groups)
+        if not blocks or not self.preemption.prefers_swap(victim.computed, blocks):
+            return False
+        victim.swapped = self.manager.swap_out(victim.table_row)
+        if victim.swapped is None:
+            return False
+        self._leave(victim)
+        victim.stand_up()
+        insort(self.swapped, victim, key=lambda other: other.order)
+        return True
+
+    def _requeue(self, sequence: Sequence) -> Sequence:
+        """All rows of the request are given up; the sequence that now waits in line for it."""
+        together = sequence.together
+        for one in together:
+            self._leave(one)
+            self._stand_up(one)
+        if sequence.group is not None and sequence.group.search is not None:
+            self.branching.preempted(sequence.group)
         self.waiting.push(together[-1])
+        return together[-1]
+
+    def fall_back(self, rows: list[int]) -> None:
+        """Blocks that these rows were to read did not come. Their sequences leave the step and wait at their old place;
+        when they are admitted again, they find what is left and compute the rest."""
+        for sequence in [*self.prefilling, *self.decoding.sequences]:
+            if sequence.row in rows:
+                for one in sequence.together:
+                    self._step.drop(one)
+                self._requeue(sequence)
+        self._seal()
 
     def _fail(self, sequence: Sequence) -> None:
         """Alone and still out of blocks: preempting itself would bring it back here for ever (E34)."""
@@ -267,6 +356,7 @@ class Scheduler:
 
         Returns the sequences that are finished; they hold their blocks until `release`.
         """
+        self._step = Schedule()
         if step.is_empty:
             return []
         self.manager.mark_computed(step.rows, step.ends)
@@ -307,7 +397,11 @@ class Scheduler:
 
     def abort(self, sequence: Sequence) -> None:
         """Forget a waiting or running sequence between two steps."""
-        if sequence.row is None:
+        if sequence.swapped is not None:
+            self.swapped.remove(sequence)
+            self.manager.give_up_swapped(sequence.swapped)
+            sequence.swapped = None
+        elif sequence.row is None:
             self.waiting.remove(sequence)
         else:
             self._leave(sequence)
@@ -333,6 +427,8 @@ class Scheduler:
             self.branching.reserved_seats -= sequence.seats - 1
 
     def _stand_up(self, sequence: Sequence) -> None:
+        if sequence.group is not None:
+            self.branching.note_blocks(sequence.group)
         sequence.peak_blocks = max(sequence.peak_blocks, self.manager.peak_blocks(sequence.table_row))
         self.manager.release(sequence.table_row)
         sequence.stand_up()

@@ -10,6 +10,7 @@ from kvbench.errors import InternalError
 
 if TYPE_CHECKING:
     from kvbench.cache.content import Content
+    from kvbench.cache.swap import Swapped
     from kvbench.engine.group import Group
     from kvbench.engine.job import Job
 
@@ -51,6 +52,10 @@ class Sequence:
     """Admissions of requests that joined the queue behind it, while it waited"""
     recomputed_tokens: int = 0
     peak_blocks: int = 0
+    is_loading: bool = False
+    """Has a row, but not all of its blocks are there, or not yet a seat"""
+    swapped: Swapped | None = None
+    """Where its blocks are while it waits, if not nowhere"""
     finish_reason: str | None = None
     error: str | None = None
 
@@ -163,6 +168,6 @@ class Sequence:
         """Preempted or finished: row and progress are gone, tokens stay (E17, E45)."""
         self.high_water = max(self.high_water, self.computed)
         self.row = None
-        self.is_decoding = False
+        self.is_decoding = self.is_loading = False
         self.prefilled = 0
         self.held = 0

@@ -9,7 +9,7 @@ from kvbench.measure.job import CaseJob
 
 # What only ever adds memory when it grows, everything else being equal.
 _GROWS = {
-    "engine": ("kv_memory", "host_memory", "max_sequences", "max_batch_tokens"),
+    "engine": ("kv_memory", "host_memory", "swap_memory", "max_sequences", "max_batch_tokens"),
     "kernel": ("batch", "context", "query_heads", "kv_heads", "head_dim", "kv_dtype"),
 }
 

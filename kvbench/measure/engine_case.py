@@ -55,8 +55,14 @@ def measure_engine_case(
     warm = time.perf_counter()
     decoding = decoding_of(case)
     on_step = share_of(workload, decoding.width, on_share)
-    served = serve(engine, workload, sampling=decoding.sampling, n=decoding.n, beams=decoding.beams, on_step=on_step)
-    engine.check_invariants()
+    try:
+        served = serve(
+            engine, workload, sampling=decoding.sampling, n=decoding.n, beams=decoding.beams, on_step=on_step
+        )
+        engine.settle()
+        engine.check_invariants()
+    finally:
+        engine.close()
     found = measured(served, settings, slo, engine.reblocks)
     found.row |= {
         "attention_backend": engine.attention.name,

@@ -10,7 +10,7 @@ from kvbench.spec.keys import SECTIONS, SECTIONS_OF
 from kvbench.spec.matrix import Matrix, read_matrix
 from kvbench.spec.suite import Suite
 
-_SIZES = ("kv_memory", "host_memory")
+_SIZES = ("kv_memory", "host_memory", "disk_memory", "swap_memory")
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
 

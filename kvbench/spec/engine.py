@@ -112,8 +112,13 @@ class EngineSettings(Settings):
     """A request whose next prompt blocks are being computed by another one waits for them instead of computing them
     again."""
 
-    preemption: Literal["recompute"] = "recompute"
-    """What happens to a sequence that loses its blocks."""
+    preemption: Literal["recompute", "swap", "swap-else-recompute"] = "recompute"
+    """What happens to a sequence that loses its blocks. `recompute`: its KV is computed again. `swap`: its blocks go to
+    the swap area in host memory and come back. `swap-else-recompute`: swap where copying out and back takes less time
+    than computing again, as measured so far. Without room in the swap area both recompute."""
+
+    swap_memory: Bytes = 0
+    """Size of the swap area in host memory, bytes; needed when `preemption` swaps."""
 
     victim: Literal["last-arrived", "first-arrived", "fewest-tokens", "lrc", "lrc-age", "priority"] = "last-arrived"
     """Who loses its blocks when there are none left: the last or first that arrived, the one with the fewest computed
@@ -144,11 +149,25 @@ class EngineSettings(Settings):
     lrc_beta: float = Field(default=1.0, ge=0, allow_inf_nan=False)
     """Weight of age in `lrc-age`; age counts sequences released since the block was used."""
 
-    offload: Literal["none", "host"] = "none"
-    """`host`: an evicted prefix-cache block moves to host memory and is promoted on a hit."""
+    offload: Literal["none", "host", "host+disk"] = "none"
+    """Tiers below the device that extend the prefix cache: blocks go to host memory and come back on a hit; with
+    `host+disk`, what the host tier gives up goes on to files."""
 
     host_memory: Bytes = 0
-    """Size of the host tier, bytes; needed when `offload = "host"`."""
+    """Size of the host tier, bytes; needed when `offload` is on."""
+
+    disk_memory: Bytes = 0
+    """Size of the disk tier, bytes, headers of its files included; needed when `offload = "host+disk"`."""
+
+    disk_path: str = ""
+    """Folder in which the disk tier makes a private one, removed at the end; empty: the user's cache."""
+
+    offload_when: Literal["evicted", "completed"] = "evicted"
+    """When a block is copied to the host tier: as it is evicted from the device, or already when it is complete, while
+    it stays on the device."""
+
+    store_threshold: Count = 1
+    """With `offload_when = "completed"`: only contents that were seen so many times, computed or hit, are copied."""
 
     host_eviction: Literal["lru", "arc"] = "lru"
     """Which contents of the host tier give way: least recently used, or `arc`, which also remembers what has left."""
@@ -160,6 +179,10 @@ class EngineSettings(Settings):
     reblock_after: Count = 1
     """Finished requests after which it is re-blocked; while there is no room, again after every further one."""
 
+    promotion: Literal["blocking", "overlapped"] = "blocking"
+    """`blocking`: a step waits for the blocks that its new sequences need from a lower tier. `overlapped`: such a
+    sequence waits, without a seat, while the others go on."""
+
     attention: Literal["auto", "torch", "numba"] = "auto"
     """Attention backend; `auto` is numba on a CPU, torch on CUDA."""
 
@@ -167,10 +190,21 @@ class EngineSettings(Settings):
     """Dtype of weights and activations; `auto` is fp32 on a CPU, bf16 on CUDA."""
 
     def conflicts(self) -> Iterator[tuple[str, str]]:
-        if self.offload == "host" and self.prefix_cache == "none":
-            yield "offload", 'offload = "host" extends the prefix cache, so it needs prefix_cache = "hash" or "radix"'
-        if self.offload == "host" and self.host_memory == 0:
-            yield "offload", 'offload = "host" needs host_memory, as in host_memory = "256MiB"'
+        if self.offload != "none" and self.prefix_cache == "none":
+            yield (
+                "offload",
+                f'offload = "{self.offload}" extends the prefix cache, so it needs prefix_cache = "hash" or "radix"',
+            )
+        if self.offload != "none" and self.host_memory == 0:
+            yield "offload", f'offload = "{self.offload}" needs host_memory, as in host_memory = "256MiB"'
+        if self.offload == "host+disk" and self.disk_memory == 0:
+            yield "offload", 'offload = "host+disk" needs disk_memory, as in disk_memory = "1GiB"'
+        if self.preemption != "recompute" and self.swap_memory == 0:
+            yield "preemption", f'preemption = "{self.preemption}" needs swap_memory, as in swap_memory = "256MiB"'
+        if self.preemption != "recompute" and self.allocator != "paged":
+            yield "preemption", f'preemption = "{self.preemption}" moves blocks: it needs allocator = "paged"'
+        if self.promotion == "overlapped" and self.batch_policy == "static":
+            yield "promotion", 'a static batch starts when all its members are there: use promotion = "blocking"'
         if self.order == "longest-prefix-match" and self.prefix_cache == "none":
             yield "order", 'order = "longest-prefix-match" needs a prefix cache: set prefix_cache = "hash" or "radix"'
         if self.deduplicate_prefixes and self.prefix_cache == "none":
@@ -193,5 +227,7 @@ class EngineSettings(Settings):
             yield "reblock_to", f"reblock_to {size} must be a multiple of block_size {self.block_size}, or divide it"
         if self.allocator != "paged":
             yield "reblock_to", 'reblock_to needs allocator = "paged"'
+        if self.preemption != "recompute":
+            yield "reblock_to", 'reblock_to needs preemption = "recompute": the swap area keeps blocks of the old size'
         if self.offload != "none":
             yield "reblock_to", 'reblock_to needs offload = "none": a lower tier keeps blocks of the old size'

@@ -51,7 +51,19 @@ RULES: dict[str, tuple[Moot, ...]] = {
     "engine": (
         *_scales("engine"),
         Moot(("reblock_after",), 'engine.reblock_to is "none"', lambda e: e.reblock_to == "none"),
-        Moot(("host_memory", "host_eviction"), 'engine.offload is "none"', lambda e: e.offload == "none"),
+        Moot(
+            ("host_memory", "host_eviction", "offload_when", "store_threshold"),
+            'engine.offload is "none"',
+            lambda e: e.offload == "none",
+        ),
+        Moot(("disk_memory", "disk_path"), 'engine.offload is not "host+disk"', lambda e: e.offload != "host+disk"),
+        Moot(("store_threshold",), 'engine.offload_when is "evicted"', lambda e: e.offload_when == "evicted"),
+        Moot(("swap_memory",), 'engine.preemption is "recompute"', lambda e: e.preemption == "recompute"),
+        Moot(
+            ("promotion",),
+            "engine.offload and engine.preemption bring nothing back",
+            lambda e: e.offload == "none" and e.preemption == "recompute",
+        ),
         Moot(
             ("starvation_limit",),
             'engine.order is "fcfs"',

@@ -227,7 +227,11 @@ class _Planner:
     def _verdict(
         self, memory: resolve.Memory, workload: Workload, engine: EngineSettings, geometry: ModelGeometry
     ) -> tuple[str | None, tuple[str, ...]]:
-        refusal = resolve.cannot_serve(engine, geometry) or resolve.does_not_fit(memory, self._plan.machine)
+        refusal = (
+            resolve.cannot_serve(engine, geometry)
+            or resolve.does_not_fit(memory, self._plan.machine)
+            or resolve.tiers_do_not_fit(engine, geometry, self._plan.machine)
+        )
         count, arithmetic = resolve.too_long(workload, engine, geometry)
         total = len(workload.requests)
         if refusal is None and count == total:

@@ -14,7 +14,8 @@ from kvbench.costmodel.roofline import roofline
 from kvbench.devices.detect import detect
 from kvbench.devices.facts import Device
 from kvbench.engine.automatic import ATTENTION, WEIGHT_DTYPE
-from kvbench.engine.memory import reserves_maximum, step_tokens
+from kvbench.engine.kvstore.disk_folder import base_folder, check_disk
+from kvbench.engine.memory import disk_blocks, reserves_maximum, step_tokens, tier_blocks
 from kvbench.errors import CannotRunError, UsageError
 from kvbench.geometry.budget import DEVICE_CONTEXT_BYTES, Load, activation_bytes, logit_bytes
 from kvbench.geometry.huggingface import geometry_from_folder
@@ -54,7 +55,7 @@ class Memory:
         parts = (
             f"weights {format_bytes(self.weights)} + KV {format_bytes(self.kv)} + working {format_bytes(self.working)}"
         )
-        host = f" (and {format_bytes(self.host_tier)} of host tier)" if self.host_tier else ""
+        host = f" (and {format_bytes(self.host_tier)} of host tier and swap area)" if self.host_tier else ""
         return f"{parts} = {format_bytes(self.device_total)}{host}"
 
 
@@ -178,6 +179,7 @@ def engine_memory(geometry: ModelGeometry, engine: EngineSettings, kv_bytes: int
         working += -(-kv_bytes // pool_layout(geometry, engine.kv_dtype, engine.block_size).layers_per_block)
     runtime = 0 if device.kind == "cpu" else DEVICE_CONTEXT_BYTES
     host_tier = 0 if engine.offload == "none" else engine.host_memory
+    host_tier += 0 if engine.preemption == "recompute" else engine.swap_memory
     return Memory(weight_bytes(geometry, dtype), kv_bytes, host_tier, working + runtime)
 
 
@@ -209,7 +211,22 @@ def does_not_fit(memory: Memory, machine: Machine) -> str | None:
     if need > free:
         return f"needs {memory.arithmetic()}, and {format_bytes(free)} is free"
     if device.kind != "cpu" and memory.host_tier > machine.free_bytes("cpu"):
-        return f"needs a host tier of {format_bytes(memory.host_tier)}, more host memory than is free"
+        return f"needs {format_bytes(memory.host_tier)} for host tier and swap area, more host memory than is free"
+    return None
+
+
+def tiers_do_not_fit(engine: EngineSettings, geometry: ModelGeometry, machine: Machine) -> str | None:
+    """Why the lower tiers cannot be had: too small for one block, or a disk that is full or cannot be written."""
+    one = pool_layout(geometry, engine.kv_dtype, engine.block_size).block_bytes
+    try:
+        if engine.offload != "none":
+            tier_blocks("host_memory", engine.host_memory, one)
+        if engine.preemption != "recompute":
+            tier_blocks("swap_memory", engine.swap_memory, one)
+        if disk_blocks(engine, one) and not machine.is_virtual:
+            check_disk(base_folder(engine.disk_path), engine.disk_memory)
+    except CannotRunError as error:
+        return f"{error.message}: {error.hint}"
     return None
 
 
@@ -220,6 +237,10 @@ def cannot_serve(engine: EngineSettings, geometry: ModelGeometry) -> str | None:
     tails = f"the sliding-window layers of {geometry.name} keep only the tails of prefixes"
     if engine.offload != "none":
         return f'offload = "{engine.offload}" keeps whole prefixes, and {tails}; use offload = "none" with this model'
+    if engine.preemption != "recompute":
+        return (
+            f'preemption = "{engine.preemption}" copies whole sequences, and {tails}; use "recompute" with this model'
+        )
     if engine.partial_block_reuse and engine.prefix_cache != "none":
         return f"partial_block_reuse goes by whole prefixes, and {tails}; switch it off for this model"
     return None

@@ -60,7 +60,7 @@ def snapshot(manager: Any) -> Any:
     books = manager.books
     arrays = (books.pool.state, books.pool.refs, books.pool.free_stack[: books.pool.free], books.tables.blocks)
     arrays += (books.tables.freed, books.claims)
-    host = list(books.host.order.order()) if books.host else None
+    host = list(books.below.host.order.order()) if books.below else None
     return manager.epoch, manager.stats(), books.policy.order(), host, [array.tobytes() for array in arrays]
 
 
@@ -231,8 +231,8 @@ class History:
         self.check()
         stats = self.manager.stats()
         assert (stats.blocks_used, stats.blocks_in_transfer, stats.reserved_slots) == (0, 0, 0)
-        host = self.manager.books.host
-        assert host is None or not any(host.pins)
+        below = self.manager.books.below
+        assert below is None or not any(pins for tier in below.tiers.values() for pins in tier.pins)
 
     def progress(self, row: int) -> tuple[int, int]:
         """(computed, assigned) tokens."""

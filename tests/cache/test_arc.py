@@ -133,7 +133,7 @@ def test_a_scan_through_the_host_tier_evicts_what_is_used_twice_by_lru_only(host
     hot = range(4)
     for start in (0, 50, 0, *range(100, 2100, 100)):
         run_through(manager, range(start, start + 4))
-    assert ((0, _key(manager, hot)) in manager.books.host.blocks) == (host_eviction == "arc")
+    assert ((0, _key(manager, hot)) in manager.books.below.host.blocks) == (host_eviction == "arc")
 
 
 def _key(manager, tokens) -> bytes:

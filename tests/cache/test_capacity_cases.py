@@ -180,7 +180,7 @@ def test_e64_with_every_host_block_pinned_the_contents_are_dropped() -> None:
     assert len(transfers.offload_host) == 1
     stats = manager.stats()
     assert (stats.evictions, stats.offloaded_blocks, stats.host_blocks_used) == (2, 1, 1)
-    assert len(manager.books.host.blocks) == 1
+    assert len(manager.books.below.host.blocks) == 1
     manager.check_invariants()
 
 
@@ -191,7 +191,9 @@ def test_e66_making_room_on_the_host_stops_when_there_is_room() -> None:
         run_through(manager, range(start, start + 4))
     assert manager.stats().host_blocks_used == 4
     keys = [Content(range(start, start + 4)).keys(manager.books.chain, 1)[0] for start in range(0, 60, 10)]
-    assert [manager.books.host.names[block][1] for block in manager.books.host.order.order()] == keys[1:5]
+    assert [manager.books.below.host.stored[block].name[1] for block in manager.books.below.host.order.order()] == keys[
+        1:5
+    ]
 
 
 def test_e67_host_copies_of_blocks_on_the_device_can_be_reclaimed() -> None:
@@ -236,7 +238,7 @@ def test_e72_a_thousand_round_trips_leave_no_pin_and_no_reference() -> None:
     assert stats.promoted_blocks == 2 * 998
     assert not manager.books.pool.refs.any()
     assert not manager.books.pool.pins.any()
-    assert not any(manager.books.host.pins)
+    assert not any(manager.books.below.host.pins)
     manager.check_invariants()
 
 
@@ -355,9 +357,9 @@ def test_on_the_host_too_parents_outlive_their_children() -> None:
     run_through(manager, range(50, 62), readmission=True)
     manager.complete(manager.take_transfers())
     keys = Content(range(8)).keys(manager.books.chain, 2)
-    assert [name[1] for name in manager.books.host.blocks] == keys[::-1]
+    assert [name[1] for name in manager.books.below.host.blocks] == keys[::-1]
     manager.release(serve(manager, range(9)))
-    assert [name[1] for name in manager.books.host.blocks] == keys[::-1]
+    assert [name[1] for name in manager.books.below.host.blocks] == keys[::-1]
 
 
 def test_a_copy_that_remains_on_the_device_is_not_offloaded() -> None:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from kvbench.cache.content import Content
 from kvbench.cache.pool import BlockPool
+from kvbench.cache.tier import Stored
 from kvbench.errors import InternalError
 from tests.cache.machines import admit, append, ints, paged, run_through, serve
 
@@ -113,8 +114,11 @@ BREAKS: dict[str, tuple[Callable[[Any], object], str]] = {
     "a copy without a pin": (lambda b: b.pending.copy_source.append(1), "block 1 has 1 pending copies and 0 pins"),
     "two copies to one place": (lambda b: b.pending.copy_destination.extend([3, 3]), "block 3 has 2 pending"),
     "a victim that is not cached": (lambda b: b.policy.add(blocks(1)), "the eviction policy offers"),
-    "a host block that names nothing": (lambda b: b.host.names.__setitem__(0, (0, b"x")), "the host index"),
-    "a host block lost": (lambda b: b.host.free.pop(), "host tier"),
+    "a host block that names nothing": (
+        lambda b: b.below.host.stored.__setitem__(0, Stored((0, b"x"), b"", 1, 0)),
+        "the host index",
+    ),
+    "a host block lost": (lambda b: b.below.host.free.pop(), "host tier"),
 }
 
 

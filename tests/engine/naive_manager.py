@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from kvbench.cache.content import Content
+from kvbench.cache.swap import Swapped
 from kvbench.cache.types import (
     Admission,
     AppendPlan,
@@ -21,6 +22,7 @@ from kvbench.cache.types import (
     Int64s,
     Plan,
     Transfers,
+    WithoutTiers,
 )
 from kvbench.errors import InternalError
 
@@ -38,7 +40,7 @@ class Row:
 
 
 @dataclass
-class NaiveManager:
+class NaiveManager(WithoutTiers):
     settings: CacheSettings
     rows: dict[int, Row] = field(default_factory=dict)
     free: list[int] = field(default_factory=list)
@@ -79,6 +81,7 @@ class NaiveManager:
         *,
         readmission: bool = False,
         fork_blocks: int = 0,
+        swapped: Swapped | None = None,
     ) -> Plan:
         assert not fork_blocks
         hits = self._hits(content)
@@ -181,17 +184,15 @@ class NaiveManager:
         found = [self.owners[block] - 1 + self.hits.get(block, 0) for block in self.rows[row].blocks]
         return sum(found) / len(found) if found else 0.0
 
-    def deferred_blocks(self) -> int:
-        return 0
-
     def peak_blocks(self, row: int) -> int:
         return len(self.rows[row].blocks)
 
     def take_transfers(self) -> Transfers:
         return Transfers()
 
-    def complete(self, transfers: Transfers) -> None:
+    def complete(self, transfers: Transfers) -> list[int]:
         assert not transfers
+        return []
 
     def stats(self) -> CacheStats:
         slots = sum(len(row.blocks) for row in self.rows.values()) * self.settings.block_size

@@ -76,12 +76,12 @@ def test_a_transfer_moves_whole_blocks_whichever_piece_they_serve() -> None:
     store = KVStore(hybrid(), "int8", 4, 8, host_blocks=2)
     store.pool.bytes.random_(0, 256)
     before = store.pool.bytes.clone()
-    store.transfer(Transfers(offload_device=[3], offload_host=[1], copy_source=[4], copy_destination=[5]))
+    store.start(Transfers(offload_device=[3], offload_host=[1], copy_source=[4], copy_destination=[5]))
     store.pool.bytes[:, 3] = 0
-    result = store.transfer(Transfers(promote_host=[1], promote_device=[7]))
+    result = store.start(Transfers(promote_host=[1], promote_device=[7]))
     assert torch.equal(store.pool.bytes[:, 7], before[:, 3])
     assert torch.equal(store.pool.bytes[:, 5], before[:, 4])
-    assert result.promote_bytes == store.block_bytes
+    assert result.done.promote_host == [1]
 
 
 @pytest.mark.parametrize("start", [0, 1, 4, 9, 10])

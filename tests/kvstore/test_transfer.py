@@ -38,10 +38,10 @@ def test_a_copied_block_reads_back_the_same_scales_included(kv_dtype: str) -> No
     """Copy-on-write that forgets the scales fails here for int8."""
     store = filled(kv_dtype)
     before = contents(store, 3)
-    result = store.transfer(Transfers(copy_source=[3], copy_destination=[7]))
+    result = store.start(Transfers(copy_source=[3], copy_destination=[7]))
     assert_same(contents(store, 7), before)
     assert_same(contents(store, 3), before)
-    assert result.copy_bytes == store.block_bytes
+    assert result.done.copy_source == [3]
 
 
 @pytest.mark.parametrize("kv_dtype", DTYPES)
@@ -49,11 +49,11 @@ def test_e62_bytes_are_identical_after_offload_and_promotion(kv_dtype: str) -> N
     store = filled(kv_dtype)
     pool = store.pool.bytes
     before = pool.clone()
-    store.transfer(Transfers(offload_device=[2, 5, 8], offload_host=[3, 0, 1]))
+    store.start(Transfers(offload_device=[2, 5, 8], offload_host=[3, 0, 1]))
     pool[:, [2, 5, 8]] = 0xAA
-    result = store.transfer(Transfers(promote_host=[1, 3, 0], promote_device=[8, 2, 5]))
+    result = store.start(Transfers(promote_host=[1, 3, 0], promote_device=[8, 2, 5]))
     assert torch.equal(pool, before)
-    assert result.promote_bytes == 3 * store.block_bytes
+    assert len(result.done.promote_host) == 3
     assert result.promotion_stall_s > 0
 
 
@@ -61,17 +61,17 @@ def test_e62_bytes_are_identical_after_offload_and_promotion(kv_dtype: str) -> N
 def test_a_promoted_block_may_be_another_one(kv_dtype: str) -> None:
     store = filled(kv_dtype)
     before = contents(store, 2)
-    store.transfer(Transfers(offload_device=[2], offload_host=[0]))
-    store.transfer(Transfers(promote_host=[0], promote_device=[6]))
+    store.start(Transfers(offload_device=[2], offload_host=[0]))
+    store.start(Transfers(promote_host=[0], promote_device=[6]))
     assert_same(contents(store, 6), before)
 
 
 def test_the_order_is_offload_promote_copy() -> None:
     """In one call: block 2 leaves for the host, is overwritten by host block 1, and the new contents are copied on."""
     store = filled("int8")
-    store.transfer(Transfers(offload_device=[5], offload_host=[1]))
+    store.start(Transfers(offload_device=[5], offload_host=[1]))
     old, promoted = contents(store, 2), contents(store, 5)
-    store.transfer(
+    store.start(
         Transfers(
             offload_device=[2],
             offload_host=[0],
@@ -83,14 +83,14 @@ def test_the_order_is_offload_promote_copy() -> None:
     )
     assert_same(contents(store, 2), promoted)
     assert_same(contents(store, 7), promoted)
-    store.transfer(Transfers(promote_host=[0], promote_device=[3]))
+    store.start(Transfers(promote_host=[0], promote_device=[3]))
     assert_same(contents(store, 3), old)
 
 
 def test_one_source_may_have_many_destinations() -> None:
     store = filled("bf16")
     before = contents(store, 1)
-    store.transfer(Transfers(copy_source=[1, 1, 1], copy_destination=[2, 3, 4]))
+    store.start(Transfers(copy_source=[1, 1, 1], copy_destination=[2, 3, 4]))
     for block in (1, 2, 3, 4):
         assert_same(contents(store, block), before)
 
@@ -98,15 +98,15 @@ def test_one_source_may_have_many_destinations() -> None:
 def test_a_transfer_touches_nothing_else() -> None:
     store = filled("fp32")
     before = store.pool.bytes.clone()
-    store.transfer(Transfers(offload_device=[1], offload_host=[2], copy_source=[4], copy_destination=[6]))
+    store.start(Transfers(offload_device=[1], offload_host=[2], copy_source=[4], copy_destination=[6]))
     keep = [0, 1, 2, 3, 4, 5, 7, 8]
     assert torch.equal(store.pool.bytes[:, keep], before[:, keep])
     assert not store.hosts[0][[0, 1, 3]].any()
 
 
 def test_no_transfers_cost_nothing() -> None:
-    result = filled("fp32").transfer(Transfers())
-    assert (result.offload_bytes, result.promote_bytes, result.copy_bytes, result.promotion_stall_s) == (0, 0, 0, 0.0)
+    result = filled("fp32").start(Transfers())
+    assert (len(result), result.promotion_stall_s) == (0, 0.0)
 
 
 @pytest.mark.parametrize(
@@ -123,13 +123,13 @@ def test_a_block_that_does_not_exist_is_refused_before_anything_moves(transfers:
     store = filled("fp32")
     before = store.pool.bytes.clone()
     with pytest.raises(InternalError, match=text):
-        store.transfer(transfers)
+        store.start(transfers)
     assert torch.equal(store.pool.bytes, before)
 
 
 def test_without_a_host_tier_every_offload_is_refused() -> None:
     with pytest.raises(InternalError, match="offload names block 0"):
-        filled("fp32", host_blocks=0).transfer(Transfers(offload_device=[1], offload_host=[0]))
+        filled("fp32", host_blocks=0).start(Transfers(offload_device=[1], offload_host=[0]))
 
 
 def test_memory_that_cannot_be_had_is_one_clear_error() -> None:

@@ -101,6 +101,8 @@ CLOSED = {
     "workload.arrival.think_time_s": 1,
 }
 
+HOST = {"engine.prefix_cache": "hash", "engine.host_memory": 1, "engine.offload": "host"}
+DISK = HOST | {"engine.offload": "host+disk", "engine.disk_memory": 1}
 DECIDING: list[tuple[str, Any, dict[str, Any]]] = [
     ("model.name", "tiny-llama", {}),
     ("model.weights", "checkpoint", {}),
@@ -147,6 +149,13 @@ DECIDING: list[tuple[str, Any, dict[str, Any]]] = [
         "arc",
         {"engine.prefix_cache": "hash", "engine.host_memory": 1, "engine.offload": "host"},
     ),
+    ("engine.offload_when", "completed", HOST),
+    ("engine.store_threshold", 2, HOST | {"engine.offload_when": "completed"}),
+    ("engine.disk_memory", "2MiB", DISK),
+    ("engine.disk_path", "x", DISK),
+    ("engine.promotion", "overlapped", HOST),
+    ("engine.preemption", "swap", {"engine.swap_memory": "1MiB"}),
+    ("engine.swap_memory", "2MiB", {"engine.swap_memory": "1MiB", "engine.preemption": "swap"}),
     ("engine.attention", "torch", {}),
     ("engine.weight_dtype", "fp16", {}),
     ("workload.source", "trace", {}),
@@ -218,7 +227,7 @@ def test_a_deciding_setting_changes_the_id(key: str, value: Any, context: dict[s
 
 
 def test_every_setting_of_a_case_is_known_to_decide() -> None:
-    one_choice = {"engine.preemption", "kernel.name"}
+    one_choice = {"kernel.name"}
     parts = {f"workload.{side}_tokens.{p}" for side in ("input", "output") for p in Settings.model_fields} | {
         key for key in all_keys() if key.startswith(("workload.input_tokens.", "workload.output_tokens."))
     }

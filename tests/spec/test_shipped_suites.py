@@ -66,8 +66,8 @@ def longest(lengths: Any) -> int:
 def test_smoke_has_two_values_of_every_engine_axis_and_two_kernel_cases() -> None:
     cases = expand(load_suite("smoke").suite)
     engines = [case.engine for case in cases if case.engine]
-    one_choice = {"preemption", "preset"}  # presets set the others: the suite systems has them
-    whole_run = {"kv_memory", "host_memory", "max_context"}
+    one_choice = {"preset"}  # presets set the others: the suite systems has them
+    whole_run = {"kv_memory", "host_memory", "disk_memory", "disk_path", "swap_memory", "max_context"}
     for name in set(type(engines[0]).model_fields) - one_choice - whole_run:
         assert len({getattr(engine, name) for engine in engines}) >= 2, name
     assert sum(case.kind == "kernel" for case in cases) == 2
@@ -78,7 +78,7 @@ def test_every_choice_of_every_engine_setting_is_in_some_shipped_suite() -> None
     engines = [case.engine for name in suite_names() for case in expand(load_suite(name).suite) if case.engine]
     for key in all_keys().values():
         last = key.path.partition(".")[2]
-        if key.section == "engine" and "enum" in key.schema and last not in {"preemption", "weight_dtype"}:
+        if key.section == "engine" and "enum" in key.schema and last != "weight_dtype":
             found = {value_at(engine, [last]) for engine in engines}
             dtypes = {"fp32", "fp16", "bf16", "fp8_e4m3", "fp8_e5m2", "int8"}
             wanted = {*key.schema["enum"]} & dtypes or {*key.schema["enum"]}

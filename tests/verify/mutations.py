@@ -17,12 +17,12 @@ from kvbench.cache import (
     content,
     growth,
     hash_index,
-    host_tier,
     paged,
     pool,
     prefix,
     publishing,
     tables,
+    tier,
 )
 from kvbench.cache.eviction import lru
 from kvbench.engine import sequence
@@ -85,7 +85,7 @@ def _copies_are_forgotten(patch: pytest.MonkeyPatch) -> None:
 
 def _transfers_are_never_complete(patch: pytest.MonkeyPatch) -> None:
     """Pins of finished copies are kept."""
-    patch.setattr(paged.PagedManager, "complete", lambda self, transfers: None)
+    patch.setattr(paged.PagedManager, "complete", lambda self, transfers: [])
 
 
 def _free_a_block_twice(patch: pytest.MonkeyPatch) -> None:
@@ -155,7 +155,7 @@ def _slots_are_off_by_one(patch: pytest.MonkeyPatch) -> None:
 def _evict_pinned_host_blocks(patch: pytest.MonkeyPatch) -> None:
     """Room on the host is made from blocks that a copy reads or writes (E63)."""
 
-    def make_room(self: Any) -> bool:
+    def make_room(self: Any, incoming: Any) -> bool:
         if not self.free:
             block = next(iter(self.blocks.values()))
             pins, self.pins[block] = self.pins[block], 0
@@ -163,7 +163,7 @@ def _evict_pinned_host_blocks(patch: pytest.MonkeyPatch) -> None:
             self.pins[block] = pins
         return True
 
-    patch.setattr(host_tier.HostTier, "_make_room", make_room)
+    patch.setattr(tier.Tier, "_make_room", make_room)
 
 
 def _keep_progress_of_the_preempted(patch: pytest.MonkeyPatch) -> None:

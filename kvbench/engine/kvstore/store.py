@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 import torch
@@ -16,7 +17,7 @@ from kvbench.engine.kvstore.layout import StoredForm
 from kvbench.engine.kvstore.pool import BlockPool, allocate
 from kvbench.engine.kvstore.reading_writing import BlockIO, NumbaIO, TorchIO
 from kvbench.engine.kvstore.reblock import put_units, take_units
-from kvbench.engine.kvstore.transfer import BlockMover, TransferResult
+from kvbench.engine.kvstore.transfer import BlockMover
 from kvbench.engine.reblocking import BlockSizes, Reblocked
 from kvbench.errors import CannotRunError, InternalError
 from kvbench.geometry.dtypes import canonical_dtype
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 
     from kvbench.cache.reblock import ReblockPlan
     from kvbench.cache.types import Transfers
+    from kvbench.engine.copies import Outcome
+    from kvbench.engine.kvstore.disk import DiskFiles
     from kvbench.engine.kvstore.scales import TensorScales
     from kvbench.geometry.model import ModelGeometry
 
@@ -34,7 +37,8 @@ _T = TypeVar("_T")
 
 
 class KVStore:
-    """K and V of all layers in `num_blocks` usable blocks of `block_size` tokens, and `host_blocks` in host memory.
+    """K and V of all layers in `num_blocks` usable blocks of `block_size` tokens, `host_blocks` and `swap_blocks` in
+    host memory, and `disk_blocks` in files. `overlaps`: promotions go on in the background.
 
     With `tensor_scales` a narrow KV dtype has these and none in its blocks. `kv_layout` is hnd or nhd, see
     `kvstore/layout.py`. `CannotRunError` when the memory cannot be had.
@@ -48,6 +52,10 @@ class KVStore:
         num_blocks: int,
         *,
         host_blocks: int = 0,
+        swap_blocks: int = 0,
+        disk: DiskFiles | None = None,
+        disk_blocks: int = 0,
+        overlaps: bool = False,
         device: str | torch.device = "cpu",
         kv_layout: str = "hnd",
         tensor_scales: TensorScales | None = None,
@@ -56,6 +64,7 @@ class KVStore:
         self.tensor_scales = tensor_scales
         self.geometry, self.kv_dtype = geometry, canonical_dtype(kv_dtype)
         self.block_size, self.num_blocks, self.host_blocks = block_size, num_blocks, host_blocks
+        self._swap_blocks = swap_blocks
         self.device = torch.device(device)
         self.pool = _allocated(
             lambda: BlockPool(geometry, self.form, num_blocks, self.device, tensor_scales),
@@ -63,8 +72,17 @@ class KVStore:
         )
         self._plane_bytes = self.pool.bytes[0].numel()
         self._kv_bytes = num_blocks * self.block_bytes
-        self.hosts = _allocated(self._host_tier, f"{host_blocks} KV blocks in host memory")
+        self.hosts = _allocated(self._host_tier, f"{host_blocks + swap_blocks} KV blocks in host memory")
         self._io: BlockIO = NumbaIO() if self.device.type == "cpu" else TorchIO()
+        self._new_mover = partial(
+            BlockMover,
+            hosts=self.hosts,
+            host_blocks=host_blocks,
+            swap_blocks=swap_blocks,
+            disk=disk,
+            disk_blocks=disk_blocks,
+            overlaps=overlaps,
+        )
         self._use(self.pool)
 
     @property
@@ -89,9 +107,13 @@ class KVStore:
             raise InternalError(f"a block table of {len(block_table)} blocks cannot hold {length} tokens")
         return self._io.gather(self.layers[layer], block_table, start, length)
 
-    def transfer(self, transfers: Transfers) -> TransferResult:
-        """Carry out block copies, complete on return: offload, then promote, then copy."""
-        return self._mover.move(transfers)
+    def start(self, transfers: Transfers) -> Outcome:
+        """Begin block copies, as `Transfers` orders them; returns those that have ended."""
+        return self._mover.start(transfers)
+
+    def poll(self, *, wait: bool = False) -> Outcome:
+        """Copies that ended since the last call."""
+        return self._mover.poll(wait=wait)
 
     def sizes_at(self, block_size: int) -> BlockSizes:
         """What the memory holds in blocks of another size: as many bytes of blocks at most, and the null block."""
@@ -124,17 +146,23 @@ class KVStore:
     def _use(self, pool: BlockPool) -> None:
         self.pool, self.layers, self.pieces = pool, pool.layers, pool.pieces
         self.group_of_layer = pool.piece_of_layer
-        self._mover = BlockMover([pool.bytes], self.hosts)
+        self._mover = self._new_mover([pool.bytes])
 
     def reset(self) -> None:
-        """Nothing to forget: what lies in a block is unreachable once no table names it, and it is never read before
-        it is written. Contents stay, so that a reset costs nothing."""
+        """Copies under way end, files go. Nothing else is to be forgotten: what lies in a block is unreachable once no
+        table names it, and it is never read before it is written."""
+        self._mover.clear()
+
+    def close(self) -> None:
+        """No thread runs and no file is left; the store is of no further use."""
+        self._mover.close()
 
     def _host_tier(self) -> list[Tensor]:
-        """`[host_blocks, layers, block bytes]`; pinned where the device is a GPU."""
-        if self.host_blocks == 0:
+        """`[host_blocks + swap_blocks, layers, block bytes]`; pinned where the device is a GPU."""
+        blocks = self.host_blocks + self._swap_blocks
+        if blocks == 0:
             return []
-        shape = (self.host_blocks, self.pool.bytes.shape[0], self.pool.bytes.shape[2])
+        shape = (blocks, self.pool.bytes.shape[0], self.pool.bytes.shape[2])
         if self.device.type == "cuda":
             return [torch.zeros(shape, dtype=torch.uint8, pin_memory=True)]
         return [allocate(shape, self.device)]
@@ -150,4 +178,6 @@ def _allocated(make: Callable[[], _T], what: str) -> _T:
     try:
         return make()
     except (MemoryError, OSError, RuntimeError) as error:
-        raise CannotRunError(f"cannot allocate {what}: {error}", hint="lower kv_memory or host_memory") from error
+        raise CannotRunError(
+            f"cannot allocate {what}: {error}", hint="lower kv_memory, host_memory or swap_memory"
+        ) from error

@@ -33,8 +33,8 @@ class Moves(Protocol):
         """Seated prompts, whole."""
         ...
 
-    def admit_whole(self, budget: int) -> int:
-        """New prompts, whole."""
+    def admit_whole(self, budget: int, spent: int = 0) -> int:
+        """New prompts, whole, after `spent` tokens of the budget."""
         ...
 
     def continue_chunks(self, budget: int) -> int:
@@ -85,7 +85,7 @@ class Continuous:
 
     def fill(self, moves: Moves, budget: int) -> None:
         moves.decode()
-        moves.admit_whole(budget)
+        moves.admit_whole(budget, moves.continue_whole(budget) if moves.prefilling else 0)
 
 
 class Chunked:

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from kvbench.engine.policies.admission import AdmissionPolicy
     from kvbench.engine.policies.batch import BatchPolicy
     from kvbench.engine.policies.order import Order
+    from kvbench.engine.policies.preemption import PreemptionPolicy
     from kvbench.engine.policies.victims import VictimPolicy
     from kvbench.spec.engine import EngineSettings
 
@@ -40,6 +41,11 @@ ORDERS = {
     "shortest-first": "kvbench.engine.policies.order:ShortestFirst",
     "longest-prefix-match": "kvbench.engine.policies.order:LongestPrefixMatch",
 }
+PREEMPTION_POLICIES = {
+    "recompute": "kvbench.engine.policies.preemption:Recompute",
+    "swap": "kvbench.engine.policies.preemption:Swap",
+    "swap-else-recompute": "kvbench.engine.policies.preemption:SwapElseRecompute",
+}
 
 
 def batch_policy(name: str) -> BatchPolicy:
@@ -51,6 +57,11 @@ def admission_policy(manager: CacheManager, settings: EngineSettings) -> Admissi
     """The one that the settings name; an allocator that reserves gets the longest length, whatever they name."""
     name = settings.admission if settings.allocator == "paged" else "guaranteed-no-evict"
     policy: AdmissionPolicy = _build(name, ADMISSION_POLICIES, "admission policy", manager, settings)
+    return policy
+
+
+def preemption_policy(name: str) -> PreemptionPolicy:
+    policy: PreemptionPolicy = _build(name, PREEMPTION_POLICIES, "preemption policy")
     return policy
 
 
