@@ -26,7 +26,8 @@ def fork_blocks(books: Books, length: int, promise: int) -> int:
     held = tables.blocks_for(length)
     has_partial_tail = length % books.block_size > 0
     if books.windows is not None:
-        return books.windows.growth(max(0, tables.blocks_for(promise) - held)) + books.num_groups * has_partial_tail
+        need = books.windows.fork_need(held, tables.blocks_for(promise), length)
+        return need + books.num_groups * has_partial_tail
     return books.num_groups * (max(0, tables.blocks_for(promise) - held) + has_partial_tail)
 
 
@@ -49,6 +50,9 @@ def fork_row(books: Books, row: int, content: Content, promise: int) -> int:
     if books.windows is not None:
         books.windows.for_forks[row] -= given
         books.windows.open(twin, 0)
+        tables.promised_total -= given
+        tables.promised[twin] = 0
+        _set_aside(books, twin, given)
     return twin
 
 
@@ -84,7 +88,17 @@ def _deal(books: Books, rows: Int64s, parents: Int64s) -> None:
         books.drop_or_park(given_up[given_up != NULL_BLOCK])
         if tables.targets[row] >= books.num_groups * tables.held[row]:
             # The row's promise was for blocks of its own: what it shares now, it may have to copy later.
-            tables.set_aside(row, books.supply() - supply)
+            _set_aside(books, row, books.supply() - supply)
+
+
+def _set_aside(books: Books, row: int, blocks: int) -> None:
+    """So many blocks of the supply are the row's: claims on the window blocks that it shares, the rest a promise."""
+    if books.windows is not None:
+        shared = books.windows.blocks_of(books.tables, row)
+        shared = shared[books.claims.take(shared) < books.pool.refs.take(shared) - 1][:blocks]
+        books.claim(shared)
+        blocks -= len(shared)
+    books.tables.set_aside(row, blocks)
 
 
 def _require_continuation(books: Books, row: int, content: Content) -> None:

@@ -64,7 +64,7 @@ class Windows:
     def first_block(self, group: int, computed: int) -> int:
         """The first logical block that the next query reads."""
         kind = self.kind_of_group.get(group)
-        return 0 if kind is None else max(0, computed - kind.window + 1) // self.block_size
+        return 0 if kind is None else self._freed(kind, computed)
 
     def most_blocks(self, tokens: int) -> int:
         """Most that one sequence of so many tokens holds at once, over all groups."""
@@ -73,11 +73,20 @@ class Windows:
             len(kind.groups) * min(blocks, max(kind.prefill_cap, kind.decode_cap)) for kind in self.kinds
         )
 
-    def growth(self, blocks: int) -> int:
-        """Most blocks of its own that a row takes while it grows by so many per group, over all groups."""
-        return len(self.full_groups) * blocks + sum(
-            len(kind.groups) * min(blocks, kind.decode_cap) for kind in self.kinds
-        )
+    def blocks_of(self, tables: BlockTables, row: int) -> Int64s:
+        """Blocks of the row in window groups."""
+        own = np.concatenate([tables.blocks[kind.groups, row].ravel() for kind in self.kinds])
+        real: Int64s = own[own != NULL_BLOCK].astype(np.int64)
+        return real
+
+    def fork_need(self, held: int, promise: int, computed: int) -> int:
+        """Blocks for a row that is forked at `held` blocks per group until it has `promise`: its growth, and a claim
+        on every window block that it shares."""
+        shared = sum(len(kind.groups) * (held - self._freed(kind, computed)) for kind in self.kinds)
+        return shared + int(self.to_promise(promise, held, 0, computed))
+
+    def _freed(self, kind: WindowKind, computed: int) -> int:
+        return max(0, computed - kind.window + 1) // self.block_size
 
     def held_blocks(self, tables: BlockTables, rows: Int64s) -> Int32s:
         """[rows] real blocks, over all groups."""
@@ -166,8 +175,7 @@ def _leave(tables: BlockTables, kind: WindowKind, rows: Int64s, old: Int32s, fir
 
 def _renew_promises(books: Books, windows: Windows, rows: Int64s, computed: Int32s) -> None:
     """Rows that may still grow are promised what they gave back, as far as the supply goes: it always does, unless the
-    blocks were shared with a fork. Rows that share with forks keep what they were promised for taking blocks of their
-    own."""
+    blocks were shared with a fork that was promised nothing."""
     tables = books.tables
     promise = tables.targets.take(rows) // windows.num_groups
     growing = (promise > tables.held.take(rows)).nonzero()[0]
@@ -176,8 +184,6 @@ def _renew_promises(books: Books, windows: Windows, rows: Int64s, computed: Int3
     rows, promise = rows[growing], promise[growing]
     wanted = windows.to_promise(promise, tables.held.take(rows), windows.known.take(rows), computed[growing])
     more = wanted + windows.for_forks.take(rows) - tables.promised.take(rows)
-    if tables.forks:
-        more = np.where(tables.forked.take(rows), np.maximum(more, 0), more)
     supply = books.supply() - int(np.minimum(more, 0).sum())
     if int(np.maximum(more, 0).sum()) > supply:
         spent = np.minimum(np.cumsum(np.maximum(more, 0)), max(supply, 0))

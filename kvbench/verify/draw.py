@@ -59,11 +59,14 @@ def _blocks(ask: Ask, block_size: int) -> int:
 
 
 def _most_blocks(window: int | None, ask: Ask, settings: EngineSettings) -> int:
-    """The same with windows counted as they slide, so that a pool of just these is drawn too."""
+    """The same with windows counted as they slide, so that a pool of just these is drawn too. Sequences of one request
+    claim what they share of a window."""
     blocks, step = _blocks(ask, settings.block_size), step_tokens(settings)
-    if window is None or step is None or settings.allocator != "paged" or ask.width > 1:
+    if window is None or settings.allocator != "paged":
         return blocks
-    return min(blocks, window_blocks(window, settings.block_size, step))
+    if ask.width > 1:
+        return ask.width * (-(-(len(ask.prompt) + ask.output) // settings.block_size) + 1)
+    return blocks if step is None else min(blocks, window_blocks(window, settings.block_size, step))
 
 
 def _draw_settings(rng: random.Random, windows: tuple[int | None, ...]) -> tuple[dict[str, Any], EngineSettings]:
