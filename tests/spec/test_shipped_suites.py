@@ -17,6 +17,7 @@ from kvbench.spec.toml_write import to_toml
 
 PROMISED = {"smoke", "block-size", "kv-dtype", "batch-policy", "prefix-cache", "offload", "contiguous-vs-paged"}
 PROMISED |= {"beam-cow", "mla", "reblocking"}
+PROMISED |= {"sliding-window"}
 PROMISED |= {"admission", "preemption", "systems"}
 MAX_CONTEXT = 8192
 
