@@ -3,8 +3,8 @@
 `decode` has no arrivals: 64 sequences decode 2,000 tokens each over blocks of 16, with and without a prefix cache. The
 bar is 20,000 steps/s. `trace` serves the requests of a recorded trace, again and again with fresh prefixes and arrivals
 that go on, until `--requests` are served; prompts are named, not written down (`kvbench/cache/symbolic.py`). The bar of
-a million requests of the Mooncake conversation mix is 20 minutes and 1 GiB. Defaults: llama-3.2-1b in bf16 on an
-H100, which keeps up with the recorded rate (llama-3.1-8b does not, and its queue would grow without end).
+a million requests of the Mooncake conversation mix is 20 minutes and 1 GiB. Defaults: blocks of 64 (a prompt of
+12,000 tokens is 750 blocks of 16, each of which is found, published and evicted), llama-3.2-1b in bf16 on an H100, which keeps up with the recorded rate (llama-3.1-8b does not, and its queue would grow without end).
 
     python benchmarks/virtual_clock.py [--trace conversation_trace.jsonl] [--requests 1000000] [--json]
 """
@@ -173,7 +173,7 @@ def main() -> None:
     parser.add_argument("--requests", type=int, default=1_000_000)
     parser.add_argument("--model", default="llama-3.2-1b")
     parser.add_argument("--device", default="H100-SXM")
-    parser.add_argument("--block-size", type=int, default=16)
+    parser.add_argument("--block-size", type=int, default=64)
     parser.add_argument("--kv-memory", default="70GiB")
     parser.add_argument("--max-sequences", type=int, default=64)
     parser.add_argument("--max-batch-tokens", type=int, default=16_384)
