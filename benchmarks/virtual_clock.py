@@ -4,7 +4,8 @@
 bar is 20,000 steps/s. `trace` serves the requests of a recorded trace, again and again with fresh prefixes and arrivals
 that go on, until `--requests` are served; prompts are named, not written down (`kvbench/cache/symbolic.py`). The bar of
 a million requests of the Mooncake conversation mix is 20 minutes and 1 GiB. Defaults: blocks of 64 (a prompt of
-12,000 tokens is 750 blocks of 16, each of which is found, published and evicted), llama-3.2-1b in bf16 on an H100, which keeps up with the recorded rate (llama-3.1-8b does not, and its queue would grow without end).
+12,000 tokens is 750 blocks of 16, each of which is found, published and evicted) and llama-3.2-1b in bf16 on an H100,
+which keeps up with the recorded rate (llama-3.1-8b does not, and its queue would grow without end).
 
     python benchmarks/virtual_clock.py [--trace conversation_trace.jsonl] [--requests 1000000] [--json]
 """
