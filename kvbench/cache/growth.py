@@ -73,7 +73,7 @@ def _from_promises(books: Books, at: Int64s, growth: Int32s, copies: list[tuple[
     promised = books.tables.promised.take(at)
     spent: Int32s = np.minimum(books.num_groups * growth, promised)
     if copies:
-        surplus = _surplus(books, at)
+        surplus = np.minimum(_surplus(books, at), promised - spent)
         for _, index in copies:
             spent[index] += surplus[index] > 0
             surplus[index] -= 1

@@ -60,6 +60,8 @@ class Branching:
             return f"{job.width} sequences of one request exceed max_sequences, which is {scheduler.max_sequences}"
         if sizes.allocator != "paged":
             return f"{job.width} sequences of one request share blocks, which a {sizes.allocator} allocator cannot"
+        if job.beams is not None and scheduler.speculation is not None:
+            return "a beam search keeps several continuations, and speculation drafts one: no drafts go with beams"
         if job.beams is None and scheduler.settings.admission != "guaranteed-no-evict":
             return None
         own = len(sizes.groups) * -(-job.slots_needed // sizes.block_size)
@@ -83,15 +85,17 @@ class Branching:
         decoding = self._scheduler.decoding.sequences
         if limit is None or limit >= len(decoding) or limit == 0:
             return limit
-        group = decoding[limit].group
-        if group is None or group.search is None:
-            return limit
-        first = decoding.index(group.members[0])
-        return first if first > 0 else group.width
+        return self.whole_groups_within(limit) or len(decoding[0].together)
+
+    def whole_groups_within(self, limit: int) -> int:
+        """The same, 0 when a search comes first and is larger."""
+        decoding = self._scheduler.decoding.sequences
+        group = decoding[limit].group if limit < len(decoding) else None
+        return limit if group is None or group.search is None else decoding.index(group.members[0])
 
     def note_beams(self, step: Schedule) -> None:
         """Which searches advance in this step, and where their logits are."""
-        at = 0
+        at, step.beams = 0, []
         sampling = step.sampling_sequences
         while at < len(sampling):
             group = sampling[at].group

@@ -47,6 +47,10 @@ class DecodeSet:
         """Output tokens so far."""
         return self._first(_LENGTH, limit) - self._first(_INPUT, limit)
 
+    def remaining(self, limit: int | None = None) -> Int64s:
+        """Output tokens that are still to come, at most."""
+        return self._first(_LIMIT, limit) - self._first(_LENGTH, limit)
+
     def is_complete(self, limit: int | None = None) -> NDArray[np.bool_]:
         """Whether the output has reached its longest."""
         return self._first(_LENGTH, limit) >= self._first(_LIMIT, limit)
@@ -102,6 +106,16 @@ class DecodeSet:
             sequence.token_times_s.extend(times_s)
         self._table[_TOKEN, : len(self)] = newest
         self._table[_LENGTH, : len(self)] += len(times_s)
+
+    def append_several(self, chosen: list[list[int]], now_s: float) -> Int64s:
+        """The first `len(chosen)` sequences each get one or more tokens, up to the first that stops them; returns how
+        many each."""
+        kept = np.empty(len(chosen), np.int64)
+        for at, (sequence, tokens) in enumerate(zip(self.sequences, chosen, strict=False)):
+            kept[at] = sequence.append_several(tokens, now_s)
+            self._table[_TOKEN, at] = sequence.content.tokens[-1]
+        self._table[_LENGTH, : len(chosen)] += kept
+        return kept
 
     def take_finished(self, count: int) -> list[Sequence]:
         """Remove and return those of the first `count` sequences whose output is complete."""

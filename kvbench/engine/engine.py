@@ -23,6 +23,7 @@ from kvbench.engine.loop import EngineLoop
 from kvbench.engine.memory import Sizes, free_host_bytes, plan_sizes
 from kvbench.engine.runner import DeviceRunner
 from kvbench.engine.sampling import GREEDY, SamplingParams
+from kvbench.engine.speculation.build import with_drafter
 from kvbench.errors import UsageError
 
 if TYPE_CHECKING:
@@ -61,15 +62,17 @@ class Engine(EngineLoop):
             tensor_scales = calibrated(model, settings.kv_dtype, settings.kv_scales, settings.kv_percentile)
         self.store = _make_store(model, settings, self.sizes, tensor_scales)
         self.attention = attention_backend(settings.attention, model.device)
+        runner, drafter = with_drafter(DeviceRunner(model, self.store, self.attention), settings, self.sizes)
         super().__init__(
             make_manager(
                 cache_settings(model.geometry, settings, self.sizes, model.weight_dtype, _digest(tensor_scales))
             ),
             settings,
-            DeviceRunner(model, self.store, self.attention),
+            runner,
             block_bytes=self.sizes.block_bytes,
             vocab_size=model.geometry.vocab_size,
             clock=clock,
+            drafter=drafter,
             check=check,
         )
 

@@ -18,6 +18,7 @@ from kvbench.engine.prepare import prepare_batch
 from kvbench.engine.reblocking import NoRoomError, ReblockRecord, reblock
 from kvbench.engine.recorder import Recorder, group_record, rejected_record, request_record
 from kvbench.engine.scheduler import Scheduler
+from kvbench.engine.speculation.budget import Speculation
 from kvbench.errors import InternalError, UsageError
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from kvbench.engine.sampling import SamplingParams
     from kvbench.engine.schedule import Candidates, Schedule
     from kvbench.engine.sequence import Sequence
+    from kvbench.engine.speculation.drafter import Drafter
     from kvbench.engine.telemetry import RequestRecord, StepRecord
     from kvbench.spec.engine import EngineSettings
 
@@ -78,9 +80,10 @@ class EngineLoop:
         block_bytes: int,
         vocab_size: int,
         clock: Clock | None = None,
+        drafter: Drafter | None = None,
         check: bool = False,
     ) -> None:
-        """`check` calls `check_invariants` after every step."""
+        """`drafter` is asked for `draft_tokens` tokens a step; `check` calls `check_invariants` after every step."""
         self.manager = manager
         self.settings = settings
         self.runner = runner
@@ -88,6 +91,8 @@ class EngineLoop:
         self.clock: Clock = clock or WallClock()
         self.scheduler = Scheduler(manager, settings)
         self.scheduler.timer = self.clock.now
+        if drafter is not None:
+            self.scheduler.speculation = Speculation(drafter, settings.draft_tokens)
         self._recorder = Recorder(block_bytes)
         self._check = check
         self._blocking = settings.promotion == "blocking"
@@ -256,6 +261,8 @@ class EngineLoop:
         """The step's sampled tokens, in the order of `schedule.sampling_sequences`."""
         if schedule.is_empty:
             return np.empty(0, np.int64)
+        if schedule.drafts is not None and self.scheduler.speculation is not None:
+            self.scheduler.speculation.drafter.draft(schedule, self.manager)
         batch = prepare_batch(schedule, self.manager)
         logits = self.runner.forward(batch)
         for beams in schedule.beams:

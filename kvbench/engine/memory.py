@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from kvbench.cache.reservations import largest_piece
 from kvbench.devices.host import Host
 from kvbench.engine.kvstore.block_file import HEADER_BYTES
+from kvbench.engine.speculation.geometry import draft_block_bytes
 from kvbench.errors import CannotRunError, UsageError
 from kvbench.geometry.memory import pool_layout
 from kvbench.units import format_bytes
@@ -23,7 +24,7 @@ AUTO_SHARE = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """What the engine allocates. `block_bytes` covers all layers of a block."""
+    """What the engine allocates. `block_bytes` covers all layers of a block, those of a draft model too."""
 
     num_blocks: int
     host_blocks: int
@@ -43,18 +44,19 @@ def plan_sizes(
     """
     context = _max_context(g, settings, max_context)
     layout = pool_layout(g, settings.kv_dtype, settings.block_size, settings.kv_scales)
+    block_bytes = layout.block_bytes + draft_block_bytes(g, settings)
     whole = layout.sequence_blocks(context, step_tokens(settings) if settings.allocator == "paged" else None)
-    automatic = min(int(free_bytes * AUTO_SHARE), settings.max_sequences * whole * layout.block_bytes)
+    automatic = min(int(free_bytes * AUTO_SHARE), settings.max_sequences * whole * block_bytes)
     kv_bytes = _kv_bytes(settings, kv_memory_bytes, automatic)
-    num_blocks = kv_bytes // layout.block_bytes
+    num_blocks = kv_bytes // block_bytes
     needed = whole if reserves_maximum(settings) else layout.sequence_blocks(1)
     if largest_piece(settings.allocator, num_blocks) < needed:
-        raise CannotRunError(_too_small(g, settings, kv_bytes, layout.block_bytes, needed), hint=_way_out(settings))
+        raise CannotRunError(_too_small(g, settings, kv_bytes, block_bytes, needed), hint=_way_out(settings))
     one = layout.block_bytes
     return Sizes(
         num_blocks=num_blocks,
         host_blocks=0 if settings.offload == "none" else tier_blocks("host_memory", settings.host_memory, one),
-        block_bytes=one,
+        block_bytes=block_bytes,
         max_context=context,
         disk_blocks=disk_blocks(settings, one),
         swap_blocks=0 if settings.preemption == "recompute" else tier_blocks("swap_memory", settings.swap_memory, one),

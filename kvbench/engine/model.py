@@ -74,10 +74,12 @@ class Model:
         return cls(geometry, assemble(geometry, source, WEIGHT_DTYPES[name]), place, name)
 
     @torch.inference_mode()
-    def forward(self, batch: StepBatch, store: KVStore, attention: AttentionBackend) -> Tensor:
+    def forward(
+        self, batch: StepBatch, store: KVStore, attention: AttentionBackend, *, layers: int | None = None
+    ) -> Tensor:
         """One step: stage the batch with the attention backend, store K and V of every token, and return the logits
-        `[n, vocab]` float32 of `batch.logit_rows`."""
-        return self._transformer.step(batch, store, attention)
+        `[n, vocab]` float32 of `batch.logit_rows`. `layers` computes the first layers only, then norm and head."""
+        return self._transformer.step(batch, store, attention, layers)
 
 
 def check_folder(folder: str | Path, *, has_weights: bool = True) -> None:

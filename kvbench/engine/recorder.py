@@ -28,13 +28,14 @@ class Recorder:
         """The record of one step. `stats` is the state after the step's KV is written and before finished sequences
         leave; `times` are start and end. The caller fills in `active_sequences` and `waiting_sequences`."""
         last, done, started, ended = self.last or CacheStats(), moved.done, *times
+        drafts = schedule.drafts
         record = StepRecord(
             step=self.steps,
             t_s=started,
             duration_s=ended - started,
             batch_size=len(schedule.rows),
             prefill_tokens=schedule.prefill_tokens,
-            decode_tokens=schedule.num_decodes,
+            decode_tokens=schedule.num_decodes + (0 if drafts is None else drafts.accepted),
             context_tokens=int(schedule.ends.sum()),
             active_sequences=0,
             waiting_sequences=0,
@@ -62,6 +63,9 @@ class Recorder:
             copy_on_write_copies=stats.copy_on_write_copies - last.copy_on_write_copies,
             readmission_queries=stats.preempted_queries - last.preempted_queries,
             readmission_hits=stats.preempted_hits - last.preempted_hits,
+            draft_tokens=0 if drafts is None else drafts.total,
+            accepted_tokens=0 if drafts is None else drafts.accepted,
+            rollbacks=0 if drafts is None else drafts.rollbacks,
             failed_copies=moved.failed,
         )
         self.steps += 1
@@ -99,6 +103,8 @@ def request_record(sequence: Sequence) -> RequestRecord:
         recomputed_tokens=sequence.recomputed_tokens,
         priority=sequence.job.priority,
         passed_over=sequence.passed_over,
+        draft_tokens=sequence.draft_tokens,
+        accepted_tokens=sequence.accepted_tokens,
     )
 
 
@@ -130,6 +136,8 @@ def group_record(group: Group) -> RequestRecord:
         error=next((record.error for record in records if record.error is not None), None),
         itl_s=gaps,
         recomputed_tokens=sum(member.recomputed_tokens for member in members),
+        draft_tokens=sum(member.draft_tokens for member in members),
+        accepted_tokens=sum(member.accepted_tokens for member in members),
     )
 
 

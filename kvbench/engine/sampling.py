@@ -67,7 +67,7 @@ def sample(logits: Tensor, params: Sequence[SamplingParams], keys: NDArray[np.in
     """
     if len(params) == 0:
         return np.empty(0, np.int64)
-    chosen = _likeliest(logits)
+    chosen = likeliest_tokens(logits)
     drawn = [row for row, p in enumerate(params) if not p.is_greedy]
     if drawn:
         rows = logits[drawn].cpu().numpy()
@@ -82,12 +82,12 @@ def likeliest(logits: Tensor, rows: NDArray[np.int64], count: int) -> tuple[NDAr
     Raises `InternalError` when a row's largest logit is not a finite number.
     """
     chosen = logits[rows.tolist()].float()
-    _likeliest(chosen)
+    likeliest_tokens(chosen)
     best = chosen.log_softmax(dim=-1).topk(count, dim=-1)
     return best.indices.cpu().numpy(), best.values.cpu().numpy().astype(np.float64)
 
 
-def _likeliest(logits: Tensor) -> NDArray[np.int64]:
+def likeliest_tokens(logits: Tensor) -> NDArray[np.int64]:
     """Where each row is largest, the lowest id of equals. On a CPU numpy finds it 5 to 10 times as fast as torch."""
     if logits.device.type == "cpu":
         rows = logits.numpy()

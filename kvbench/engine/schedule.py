@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from kvbench.engine.speculation.drafts import sampled_keys
+
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
@@ -14,6 +16,7 @@ if TYPE_CHECKING:
     from kvbench.engine.branching import BeamStep
     from kvbench.engine.decodes import DecodeSet
     from kvbench.engine.sequence import Sequence
+    from kvbench.engine.speculation.drafts import Drafts
 
     Candidates = tuple[Int64s, NDArray[np.float64]]
 
@@ -50,6 +53,8 @@ class Schedule:
     """Spent on admission plans, look-ups included"""
     preemptions: int = 0
     failed: list[Sequence] = field(default_factory=list)
+    drafts: Drafts | None = None
+    """Of the decoding sequences, where speculation is on"""
     beams: list[BeamStep] = field(default_factory=list)
     candidates: list[Candidates] = field(default_factory=list)
     """Of each search in `beams`: token ids and log-probabilities `[rows, n]` of the likeliest continuations"""
@@ -88,12 +93,21 @@ class Schedule:
 
     @property
     def sampling_sequences(self) -> list[Sequence]:
-        return self.decoding + self.samplers
+        """One for each row that is sampled from."""
+        if self.drafts is None:
+            return self.decoding + self.samplers
+        repeated = zip(self.decoding, self.drafts.rows.tolist(), strict=True)
+        return [sequence for sequence, rows in repeated for _ in range(rows)] + self.samplers
 
     def drop(self, sequence: Sequence) -> None:
         """The sequence leaves the step, which must be sealed again."""
         self.pieces = [piece for piece in self.pieces if piece.sequence is not sequence]
-        self.num_decodes -= sequence in self.decoding
+        if sequence in self.decoding:
+            at = self.decoding.index(sequence)
+            self.num_decodes -= 1
+            del self.decoding[at]
+            if self.drafts is not None:
+                self.drafts.remove(at)
 
     def seal(self, decoding: DecodeSet) -> None:
         """Take the arrays of the decodes as they stand and put the pieces behind them."""
@@ -106,6 +120,9 @@ class Schedule:
         self.counts = _join(np.ones(n, np.int32), [piece.count for piece in pieces])
         self.random_keys = _join(decoding.random_keys(n), [sequence.random_key for sequence in samplers])
         self.output_indices = _join(decoding.output_tokens(n), [sequence.output_tokens for sequence in samplers])
+        if self.drafts is not None:
+            keys, indices = self.random_keys, self.output_indices
+            self.random_keys, self.output_indices = sampled_keys(keys, indices, self.drafts, n)
 
 
 def _join(decodes: NDArray, pieces: list) -> NDArray:  # type: ignore[type-arg]

@@ -19,6 +19,7 @@ from kvbench.engine.duplicates import computed_by
 from kvbench.engine.policies.registry import admission_policy, batch_policy, order_of, preemption_policy, victim_policy
 from kvbench.engine.policies.victims import spare_restarted
 from kvbench.engine.schedule import Piece, Schedule
+from kvbench.engine.speculation.acceptance import accept
 from kvbench.engine.waiting import WaitingQueue
 from kvbench.errors import InternalError
 
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from kvbench.cache.types import AppendPlan, CacheManager, Plan
     from kvbench.engine.job import Job
     from kvbench.engine.sequence import Sequence
+    from kvbench.engine.speculation.budget import Speculation
     from kvbench.spec.engine import EngineSettings
 
 
@@ -56,6 +58,7 @@ class Scheduler:
         self.decoding = DecodeSet(settings.max_sequences)
         self.held: list[Sequence] = []
         self.branching = Branching(self)
+        self.speculation: Speculation | None = None
         self._step = Schedule()
         self.timer: Callable[[], float] | None = None
         """Seconds, to time look-ups with"""
@@ -124,6 +127,8 @@ class Scheduler:
         while len(self.decoding) > 0:
             if self.branching.searches:
                 limit = self.branching.whole_groups(limit)
+            if self.speculation is not None and (tokens := self._decode_ahead(self.speculation, limit)):
+                return tokens
             rows, lengths = self.decoding.rows(limit), self.decoding.lengths(limit)
             plan = self.manager.plan_append(rows, lengths)
             if plan.fits:
@@ -139,13 +144,29 @@ class Scheduler:
     def _decode_what_fits(self, limit: int) -> int:
         """Room is on its way, so nobody more is preempted for it (E39): the first arrived who fit without it."""
         count = bisect_left(range(1, limit), True, key=lambda n: not self._growth(n).fits)
+        if self.branching.searches:
+            count = self.branching.whole_groups_within(count)
         if count:
             self.manager.commit_append(self._growth(count))
             self._step.num_decodes = count
+            if self.speculation is not None:
+                self._step.drafts = self.speculation.no_drafts(self.decoding, count)
         return count
 
     def _growth(self, count: int) -> AppendPlan:
         return self.manager.plan_append(self.decoding.rows(count), self.decoding.lengths(count))
+
+    def _decode_ahead(self, speculation: Speculation, limit: int | None) -> int:
+        """The decodes with drafts, or without any where those do not fit; 0 when nothing fits."""
+        rows, lengths = self.decoding.rows(limit), self.decoding.lengths(limit)
+        for propose in (speculation.drafts, speculation.no_drafts):
+            drafts = propose(self.decoding, limit)
+            plan = self.manager.plan_append(rows, lengths + drafts.counts)
+            if plan.fits:
+                self.manager.commit_append(plan)
+                self._step.num_decodes, self._step.drafts = len(rows), drafts
+                return len(rows) + drafts.total
+        return 0
 
     def continue_chunks(self, budget: int) -> int:
         """Prefills in flight go on by what is left of the budget."""
@@ -359,16 +380,20 @@ class Scheduler:
         self._step = Schedule()
         if step.is_empty:
             return []
-        self.manager.mark_computed(step.rows, step.ends)
-        if step.beams:
-            self.branching.advance_beams(step, sampled)
-        self.decoding.append(sampled[: step.num_decodes], now_s)
+        if step.drafts is not None:
+            others = accept(step, sampled, now_s, self.decoding, self.manager, step.drafts)
+        else:
+            self.manager.mark_computed(step.rows, step.ends)
+            if step.beams:
+                self.branching.advance_beams(step, sampled)
+            self.decoding.append(sampled[: step.num_decodes], now_s)
+            others = sampled[step.num_decodes :]
         finished = self.decoding.take_finished(step.num_decodes)
         for piece in step.pieces:
             piece.sequence.advance(piece.count)
             if self.waiting.has_parked:
                 self.waiting.progress(piece.sequence, piece.end)
-        first: Iterable[tuple[Sequence, int]] = zip(step.samplers, sampled[step.num_decodes :].tolist(), strict=True)
+        first: Iterable[tuple[Sequence, int]] = zip(step.samplers, others.tolist(), strict=True)
         if any(sequence.group is not None for sequence in step.samplers):
             first = self.branching.first_tokens(step, first)
         for sequence, token in first:

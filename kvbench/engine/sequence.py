@@ -51,6 +51,8 @@ class Sequence:
     passed_over: int = 0
     """Admissions of requests that joined the queue behind it, while it waited"""
     recomputed_tokens: int = 0
+    draft_tokens: int = 0
+    accepted_tokens: int = 0
     peak_blocks: int = 0
     is_loading: bool = False
     """Has a row, but not all of its blocks are there, or not yet a seat"""
@@ -140,6 +142,18 @@ class Sequence:
         """One output token, produced at `now_s`."""
         self.content.append(token)
         self.token_times_s.append(now_s)
+
+    def append_several(self, tokens: list[int], now_s: float) -> int:
+        """Output tokens of one step, which share its time; what comes after a stop token is dropped. How many stay."""
+        if self.forced is not None:
+            tokens = self.forced[self.output_tokens : self.output_tokens + len(tokens)]
+        stops = self.job.stop_tokens
+        if stops:
+            ends = [at for at, token in enumerate(tokens) if token in stops]
+            tokens = tokens[: ends[0] + 1] if ends else tokens
+        self.content.extend(tokens)
+        self.token_times_s += [now_s] * len(tokens)
+        return len(tokens)
 
     def choose(self, sampled: int) -> int:
         """The token that is really appended: the forced one where there is one."""

@@ -45,6 +45,11 @@ class StepRecord:
     readmission_queries: int = 0
     """Tokens looked up by sequences that come back after a preemption (`preempted_queries` of the cache)."""
     readmission_hits: int = 0
+    draft_tokens: int = 0
+    accepted_tokens: int = 0
+    """Drafts that became output: tokens beyond the one that every decode brings."""
+    rollbacks: int = 0
+    """Sequences whose block table was cut back."""
     disk_offload_bytes: int = 0
     disk_promotions: int = 0
     swap_out_bytes: int = 0
@@ -87,3 +92,5 @@ class RequestRecord:
     """Higher is more important."""
     passed_over: int = 0
     """Admissions, while it waited, of requests that joined the queue after it."""
+    draft_tokens: int = 0
+    accepted_tokens: int = 0

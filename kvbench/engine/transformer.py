@@ -42,21 +42,23 @@ class Transformer:
         self._embedding_scale = _embedding_scale(geometry, self._dtype)
         self._last_layer = geometry.num_layers - 1
 
-    def step(self, batch: StepBatch, store: KVStore, attention: AttentionBackend) -> Tensor:
-        """Logits `[n, vocab]` float32 of `batch.logit_rows`; the KV of every token of the batch is stored."""
+    def step(self, batch: StepBatch, store: KVStore, attention: AttentionBackend, layers: int | None = None) -> Tensor:
+        """Logits `[n, vocab]` float32 of `batch.logit_rows`; the KV of every token of the batch is stored. With
+        `layers` the model ends after so many."""
+        last_layer = self._last_layer if layers is None else layers - 1
         attention.prepare(batch, store)
         rotations = self._rotations(batch)
         slots = self._staged(batch.slots)
         wanted = self._staged(batch.logit_rows)
         hidden = self._embed(batch)
-        for index, layer in enumerate(self.weights.layers):
+        for index, layer in enumerate(self.weights.layers[: last_layer + 1]):
             own = layer.attention
             q, k, v = own.project(layer.attention_norm(hidden).to(self._dtype), rotations[own.is_local])
             store.write(index, k, v, slots[store.group_of_layer[index]])
-            if index == self._last_layer and len(wanted) == 0:
+            if index == last_layer and len(wanted) == 0:
                 break
             attended = attention.attend(index, q, store, own.rule)
-            if index == self._last_layer:
+            if index == last_layer:
                 # Beyond its K and V, a token whose logits nobody wants has nothing left to give.
                 attended, hidden = attended[wanted], hidden[wanted]
             hidden += _normed(layer.after_attention, own.output(attended))

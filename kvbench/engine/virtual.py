@@ -13,6 +13,7 @@ import numpy as np
 
 from kvbench.cache.manager import make_manager
 from kvbench.cache.types import ARRIVALS, COPY_KINDS
+from kvbench.costmodel.model import CostModel
 from kvbench.engine.cache_settings import cache_settings
 from kvbench.engine.clock import VirtualClock
 from kvbench.engine.copies import Outcome
@@ -21,6 +22,8 @@ from kvbench.engine.keys import token_keys
 from kvbench.engine.loop import EngineLoop
 from kvbench.engine.memory import plan_sizes
 from kvbench.engine.sampling import uniforms
+from kvbench.engine.speculation.geometry import draft_kv_dtype
+from kvbench.engine.speculation.virtual import VirtualDrafter, draft_geometry
 from kvbench.engine.symbolic import check_symbolic
 from kvbench.engine.tokens import keyed_tokens
 
@@ -28,7 +31,6 @@ if TYPE_CHECKING:
     from collections.abc import Collection
 
     from kvbench.cache.types import Int64s, Transfers
-    from kvbench.costmodel.model import CostModel
     from kvbench.engine.batch import StepBatch
     from kvbench.engine.sampling import SamplingParams
     from kvbench.engine.schedule import Candidates, Schedule
@@ -40,8 +42,12 @@ if TYPE_CHECKING:
 class VirtualRunner:
     """Every call advances the clock by what the cost model says of it."""
 
-    def __init__(self, cost: CostModel, clock: VirtualClock, vocab_size: int) -> None:
+    def __init__(
+        self, cost: CostModel, clock: VirtualClock, vocab_size: int, draft_cost: CostModel | None = None
+    ) -> None:
+        """`draft_cost`: of a draft model that computes every prompt as well."""
         self.cost = cost
+        self.draft_cost = draft_cost
         self.clock = clock
         self.vocab_size = vocab_size
         self.reset()
@@ -61,7 +67,10 @@ class VirtualRunner:
     def forward(self, batch: StepBatch) -> int:
         """The number of rows that are sampled."""
         starts = batch.context_lengths - batch.query_lengths
-        rows = len(batch.logit_rows)
+        rows, n = len(batch.logit_rows), batch.num_decodes
+        if self.draft_cost is not None and len(starts) > n:
+            prompts = self.draft_cost.features(starts[n:], batch.query_lengths[n:], 0, 0)
+            self.clock.advance(self.draft_cost.step_s(prompts))
         self.clock.advance(self.cost.step_s(self.cost.features(starts, batch.query_lengths, batch.num_decodes, rows)))
         return rows
 
@@ -101,13 +110,16 @@ class VirtualEngine(EngineLoop):
         self.cost, self.symbolic = cost, symbolic
         self.sizes = plan_sizes(geometry, settings, None, max_context, 0)
         self.virtual_clock = clock = VirtualClock()
+        draft_cost = _draft_cost(geometry, settings, cost, weight_dtype)
+        follows = draft_cost if settings.speculation == "draft-model" else None
         super().__init__(
             make_manager(replace(cache_settings(geometry, settings, self.sizes, weight_dtype), symbolic=symbolic)),
             settings,
-            VirtualRunner(cost, clock, geometry.vocab_size),
+            VirtualRunner(cost, clock, geometry.vocab_size, follows),
             block_bytes=self.sizes.block_bytes,
             vocab_size=geometry.vocab_size,
             clock=clock,
+            drafter=None if settings.speculation == "none" else VirtualDrafter(settings, draft_cost, clock),
             check=check,
         )
         can_run = in_runs and can_ever_run(settings, self.scheduler)
@@ -115,8 +127,8 @@ class VirtualEngine(EngineLoop):
         self._runs = runs if can_run else None
 
     def _compute(self, schedule: Schedule) -> Int64s:
-        """Without beams the arrays that a model reads are not needed."""
-        if schedule.is_empty or schedule.beams:
+        """Without beams and drafts the arrays that a model reads are not needed."""
+        if schedule.is_empty or schedule.beams or self.scheduler.speculation is not None:
             return super()._compute(schedule)
         counts, decodes = schedule.counts, schedule.num_decodes
         sampled = decodes + len(schedule.samplers)
@@ -133,3 +145,14 @@ class VirtualEngine(EngineLoop):
         steps, finished = found
         self._close(finished)
         return steps
+
+
+def _draft_cost(
+    geometry: ModelGeometry, settings: EngineSettings, cost: CostModel, weight_dtype: str
+) -> CostModel | None:
+    """What drafts, as a model of its own on the same device; None when nothing is computed for a draft."""
+    draft = draft_geometry(geometry, settings)
+    if draft is None:
+        return None
+    dtype = draft_kv_dtype(settings) if settings.speculation == "draft-model" else settings.kv_dtype
+    return CostModel(draft, cost.rates, weight_dtype=weight_dtype, kv_dtype=dtype, block_size=settings.block_size)

@@ -59,6 +59,7 @@ def case_metrics(
         **_busy(steps, wall_s),
         **_occupancy(steps, block_size),
         **_cache(steps),
+        **_speculation(steps),
         "recomputed_tokens": sum(r.recomputed_tokens for r in requests),
         "passed_over_max": max(r.passed_over for r in requests),
     }
@@ -203,6 +204,18 @@ def _cache(steps: Sequence[StepRecord]) -> dict[str, Value]:
         "promotion_stall_s": math.fsum(step.promotion_stall_s for step in steps),
         "prefix_lookup_s": math.fsum(step.prefix_lookup_s for step in steps),
         "context_tokens_total": sum(step.context_tokens for step in steps),
+    }
+
+
+def _speculation(steps: Sequence[StepRecord]) -> dict[str, Value]:
+    drafts, accepted = (sum(getattr(step, name) for step in steps) for name in ("draft_tokens", "accepted_tokens"))
+    decoded = sum(step.decode_tokens for step in steps)
+    return {
+        "draft_tokens_total": drafts,
+        "accepted_tokens_total": accepted,
+        "accepted_share": _over(accepted, drafts),
+        "tokens_per_decode": _over(decoded, decoded - accepted),
+        "rollbacks": sum(step.rollbacks for step in steps),
     }
 
 

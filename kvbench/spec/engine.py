@@ -189,6 +189,23 @@ class EngineSettings(Settings):
     weight_dtype: WeightDtype = "auto"
     """Dtype of weights and activations; `auto` is fp32 on a CPU, bf16 on CUDA."""
 
+    speculation: Literal["none", "prompt-lookup", "first-layers", "draft-model"] = "none"
+    """Who drafts the next tokens, for the model to verify several at once; the tokens stay the same. `prompt-lookup`:
+    what followed the last tokens when they occurred before. `first-layers`: the model's own first layers.
+    `draft-model`: a smaller model, whose KV takes its share of `kv_memory`."""
+
+    draft_tokens: int = Field(default=4, ge=1, le=64)
+    """Drafts per sequence and step, at most."""
+
+    draft_layers: Count | None = None
+    """`first-layers`: how many; needed."""
+
+    draft_model: str | None = None
+    """`draft-model`: a preset (seeded random weights) or a checkpoint's folder, with the model's vocabulary."""
+
+    acceptance_rate: float | None = Field(default=None, ge=0, le=1)
+    """Virtual clock: share of drafts that are right, one after the other; needed there, since nothing is computed."""
+
     def conflicts(self) -> Iterator[tuple[str, str]]:
         if self.offload != "none" and self.prefix_cache == "none":
             yield (
@@ -220,6 +237,7 @@ class EngineSettings(Settings):
             yield "allocator", f'allocator = "{self.allocator}" cannot share blocks: set prefix_cache = "none"'
         if self.reblock_to != "none":
             yield from self._reblock_conflicts(self.reblock_to)
+        yield from self._speculation_conflicts()
 
     def _reblock_conflicts(self, size: int) -> Iterator[tuple[str, str]]:
         small, large = sorted((size, self.block_size))
@@ -231,3 +249,17 @@ class EngineSettings(Settings):
             yield "reblock_to", 'reblock_to needs preemption = "recompute": the swap area keeps blocks of the old size'
         if self.offload != "none":
             yield "reblock_to", 'reblock_to needs offload = "none": a lower tier keeps blocks of the old size'
+
+    def _speculation_conflicts(self) -> Iterator[tuple[str, str]]:
+        if self.speculation == "first-layers" and self.draft_layers is None:
+            yield "draft_layers", 'speculation = "first-layers" needs draft_layers, as in draft_layers = 1'
+        if self.speculation != "draft-model":
+            return
+        if self.draft_model is None:
+            yield "draft_model", 'speculation = "draft-model" needs draft_model, a preset or a checkpoint\'s folder'
+        if self.offload != "none":
+            yield "speculation", 'the KV of a draft model stays on the device: set offload = "none"'
+        if self.preemption != "recompute":
+            yield "speculation", 'the KV of a draft model is not swapped: set preemption = "recompute"'
+        if self.reblock_to != "none":
+            yield "speculation", 'the KV of a draft model is not re-blocked: set reblock_to = "none"'

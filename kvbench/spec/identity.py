@@ -91,6 +91,13 @@ RULES: dict[str, tuple[Moot, ...]] = {
             'engine.prefix_cache is "none"',
             lambda e: e.prefix_cache == "none",
         ),
+        Moot(("draft_tokens", "acceptance_rate"), 'engine.speculation is "none"', lambda e: e.speculation == "none"),
+        Moot(
+            ("draft_layers",),
+            'engine.speculation is not "first-layers"',
+            lambda e: e.speculation != "first-layers",
+        ),
+        Moot(("draft_model",), 'engine.speculation is not "draft-model"', lambda e: e.speculation != "draft-model"),
         Moot(
             ("hash_function",),
             'engine.prefix_cache is "radix" and engine.offload is "none"',

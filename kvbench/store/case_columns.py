@@ -132,6 +132,11 @@ ENGINE_METRICS = (
     _seconds("promotion_stall_s", "Time that steps waited for blocks from host, disk or swap area."),
     _count("failed_copies", "blocks", "Block copies that failed, whose contents were computed again.", "lower"),
     _count("copy_on_write_copies", "blocks", "Shared blocks copied before a write."),
+    _count("draft_tokens_total", "tokens", "Speculative tokens that were verified."),
+    _count("accepted_tokens_total", "tokens", "Of these, what became output beyond one token a step."),
+    _ratio("accepted_share", "", "Accepted over verified drafts; missing without drafts.", "higher"),
+    _ratio("tokens_per_decode", "tokens", "Output tokens of a decoding sequence per step.", "higher"),
+    _count("rollbacks", "", "Times that a block table was cut back to what was accepted.", "lower"),
 )
 
 KERNEL_METRICS = (

@@ -70,6 +70,8 @@ REQUEST_COLUMNS = (
     _count("recomputed_tokens", "tokens", "Tokens whose KV was computed again after a preemption."),
     _count("priority", "", "Higher is more important."),
     _count("passed_over", "", "Admissions, while it waited, of requests that joined the queue after it."),
+    _count("draft_tokens", "tokens", "Speculative tokens that were verified."),
+    _count("accepted_tokens", "tokens", "Of these, what became output beyond one token a step."),
 )
 
 STEP_COLUMNS = (
@@ -80,7 +82,7 @@ STEP_COLUMNS = (
     _seconds("duration_s", "Length of the step."),
     _count("batch_size", "sequences", "Sequences that computed something in this step."),
     _count("prefill_tokens", "tokens", "Prompt tokens computed."),
-    _count("decode_tokens", "tokens", "Decode tokens computed."),
+    _count("decode_tokens", "tokens", "Decode tokens computed; rejected drafts are not among them."),
     _count("context_tokens", "tokens", "KV tokens read by attention."),
     _count("active_sequences", "sequences", "Sequences being served, scheduled in this step or not."),
     _count("waiting_sequences", "sequences", "Requests that have arrived and wait."),
@@ -108,6 +110,9 @@ STEP_COLUMNS = (
     _count("copy_on_write_copies", "blocks", "Shared blocks copied before a write."),
     _count("readmission_queries", "tokens", "Tokens looked up by sequences that come back after a preemption."),
     _count("readmission_hits", "tokens", "Of these, found: re-hits, apart from the hit rate."),
+    _count("draft_tokens", "tokens", "Speculative tokens that were verified."),
+    _count("accepted_tokens", "tokens", "Of these, what became output beyond one token a sequence."),
+    _count("rollbacks", "sequences", "Sequences whose block table was cut back to what was accepted."),
     _count("failed_copies", "blocks", "Block copies that failed; what they would have brought was computed again."),
 )
 

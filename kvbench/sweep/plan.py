@@ -12,6 +12,7 @@ from typing import Any
 from kvbench.devices.facts import Device
 from kvbench.devices.host import Host
 from kvbench.engine.families import check_runs
+from kvbench.engine.speculation.geometry import check_draft
 from kvbench.errors import CannotRunError, UsageError
 from kvbench.geometry.model import ModelGeometry
 from kvbench.measure.job import CaseJob
@@ -198,6 +199,8 @@ class _Planner:
         model, geometry = resolve.resolve_model_settings(case.model, device)
         _check_built(geometry, machine)
         self._note_model(model, geometry)
+        check_draft(geometry, case.engine)
+        self._check_draft_folder(case.engine)
         engine = resolve.resolve_engine(case.engine, machine, self._plan.auto_kv_bytes)
         limit = resolve.context_limit(engine, geometry)
         workload = self._workload(case.workload, limit)
@@ -222,6 +225,7 @@ class _Planner:
         refusal, notes = self._verdict(memory, workload, engine, geometry)
         refusal = refusal or resolve.cannot_branch(case.workload, engine)
         refusal = refusal or resolve.cannot_reblock(workload, engine, geometry, self._plan.machine)
+        refusal = refusal or resolve.cannot_speculate(case.workload, engine, machine)
         return PlannedCase(case, job, label, memory, workload, refusal, notes)
 
     def _verdict(
@@ -257,6 +261,9 @@ class _Planner:
         }
         if case.kind == "engine" and case.model.weights == "checkpoint" and not self._plan.machine.is_virtual:
             facts["checkpoint"] = self._plan.models[sections["model"]["name"]]["checkpoint"]
+        if case.engine is not None and case.engine.speculation == "draft-model":
+            folder = Path(case.engine.draft_model or "")
+            facts["draft"] = resolve.checkpoint_digest(folder) if folder.is_dir() else str(folder)
         return CaseJob(
             case_id=case.case_id,
             sample=0,
@@ -290,6 +297,13 @@ class _Planner:
         if rates is None:
             return {"threads": self._plan.threads}
         return {"clock": "virtual", "rates": rates.digest, "cost_model_code": cost_model_digest()}
+
+    def _check_draft_folder(self, engine: EngineSettings) -> None:
+        """A draft model's folder is checked like a model's."""
+        name = engine.draft_model if engine.speculation == "draft-model" else None
+        if name is not None and not self._plan.machine.is_virtual and (name, "draft") not in self._checked:
+            resolve.check_model_folder(name, "checkpoint" if Path(name).is_dir() else "random")
+            self._checked.add((name, "draft"))
 
     def _note_model(self, model: ModelSettings, geometry: ModelGeometry) -> None:
         """What the manifest says of a model; a folder is checked, and a checkpoint read, once."""

@@ -16,6 +16,7 @@ from kvbench.devices.facts import Device
 from kvbench.engine.automatic import ATTENTION, WEIGHT_DTYPE
 from kvbench.engine.kvstore.disk_folder import base_folder, check_disk
 from kvbench.engine.memory import disk_blocks, reserves_maximum, step_tokens, tier_blocks
+from kvbench.engine.speculation.geometry import check_draft, draft_block_bytes
 from kvbench.errors import CannotRunError, UsageError
 from kvbench.geometry.budget import DEVICE_CONTEXT_BYTES, Load, activation_bytes, logit_bytes
 from kvbench.geometry.huggingface import geometry_from_folder
@@ -174,13 +175,20 @@ def engine_memory(geometry: ModelGeometry, engine: EngineSettings, kv_bytes: int
     dtype = WEIGHT_DTYPE[device.kind] if engine.weight_dtype == "auto" else engine.weight_dtype
     load = Load(engine.max_sequences, engine.max_batch_tokens, context_limit(engine, geometry))
     width = 2 if dtype == "fp32" else 1  # the budget counts activations at 16 bits
-    working = width * activation_bytes(geometry, load.max_batch_tokens) + logit_bytes(geometry, load)
+    working = width * activation_bytes(geometry, load.max_batch_tokens) + _rows(engine) * logit_bytes(geometry, load)
     if engine.reblock_to != "none":  # a staging buffer of one plane of the pool
         working += -(-kv_bytes // pool_layout(geometry, engine.kv_dtype, engine.block_size).layers_per_block)
     runtime = 0 if device.kind == "cpu" else DEVICE_CONTEXT_BYTES
     host_tier = 0 if engine.offload == "none" else engine.host_memory
     host_tier += 0 if engine.preemption == "recompute" else engine.swap_memory
-    return Memory(weight_bytes(geometry, dtype), kv_bytes, host_tier, working + runtime)
+    draft = check_draft(geometry, engine)
+    weights = weight_bytes(geometry, dtype) + (0 if draft is None else weight_bytes(draft, dtype))
+    return Memory(weights, kv_bytes, host_tier, working + runtime)
+
+
+def _rows(engine: EngineSettings) -> int:
+    """Rows of logits of a decoding sequence."""
+    return 1 if engine.speculation == "none" else 1 + engine.draft_tokens
 
 
 def kernel_memory(kernel: KernelSettings, geometry: ModelGeometry) -> Memory:
@@ -250,7 +258,7 @@ def too_long(workload: Workload, engine: EngineSettings, geometry: ModelGeometry
     """How many requests can never be served (longer than the model, or than an empty pool), and the arithmetic."""
     limit = context_limit(engine, geometry)
     layout = pool_layout(geometry, engine.kv_dtype, engine.block_size, engine.kv_scales)
-    blocks = int(engine.kv_memory) // layout.block_bytes
+    blocks = int(engine.kv_memory) // (layout.block_bytes + draft_block_bytes(geometry, engine))
     piece = largest_piece(engine.allocator, blocks)
     slides = engine.allocator == "paged"
     endless = layout.longest_sequence(piece, step_tokens(engine) if slides else None)
@@ -273,6 +281,22 @@ def _tokens_after_reblocking(engine: EngineSettings, geometry: ModelGeometry, po
     """Longest sequence in blocks of the other size in the same bytes, the null block among them."""
     layout = pool_layout(geometry, engine.kv_dtype, int(engine.reblock_to), engine.kv_scales)
     return layout.longest_sequence(pool_bytes // layout.block_bytes - 1) or 0
+
+
+def cannot_speculate(workload: WorkloadSettings, engine: EngineSettings, machine: Machine) -> str | None:
+    """Why these requests cannot be speculated on here; None when they can, or nobody speculates."""
+    if engine.speculation == "none":
+        return None
+    if workload.sampling.beams > 1:
+        return "beams are several continuations, and speculation drafts one: set speculation or sampling.beams to none"
+    if machine.is_virtual:
+        is_declared = engine.acceptance_rate is not None
+        return None if is_declared else "under the virtual clock speculation needs acceptance_rate, as in 0.7"
+    if engine.acceptance_rate is not None:
+        return "acceptance_rate is declared for the virtual clock; here the model finds out which drafts are right"
+    if workload.outputs == "forced":
+        return 'no draft can guess forced outputs: set workload.outputs = "sampled", or use the virtual clock'
+    return None
 
 
 def cannot_branch(workload: WorkloadSettings, engine: EngineSettings) -> str | None:

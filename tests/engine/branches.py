@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from kvbench.engine.job import Job
 from kvbench.engine.loop import EngineLoop
+from kvbench.engine.speculation.drafter import Drafter
 from kvbench.engine.telemetry import StepRecord
 from tests.engine.fakes import ManualClock, fake_engine
 
@@ -24,7 +25,7 @@ def prompts(draw: st.DrawFn) -> list[int]:
 
 
 @st.composite
-def small_engines(draw: st.DrawFn) -> EngineLoop:
+def small_engines(draw: st.DrawFn, drafter: Drafter | None = None) -> EngineLoop:
     """Pools of 8 to 40 blocks of 1 to 8 tokens, every batch policy and admission, with and without prefix cache."""
     host = draw(st.booleans())
     return fake_engine(
@@ -38,6 +39,8 @@ def small_engines(draw: st.DrawFn) -> EngineLoop:
         prefix_cache="hash" if host else draw(st.sampled_from(["none", "hash"])),
         max_sequences=draw(st.sampled_from([4, 6, 12])),
         max_batch_tokens=draw(st.sampled_from([1, 3, 8, 64])),
+        drafter=drafter,
+        draft_tokens=draw(st.sampled_from([1, 2, 5])),
     )
 
 

@@ -19,6 +19,7 @@ from kvbench.engine.keys import mix
 from kvbench.engine.loop import EngineLoop
 from kvbench.engine.reblocking import BlockSizes, Reblocked
 from kvbench.engine.sampling import SamplingParams
+from kvbench.engine.speculation.drafter import Drafter
 from kvbench.engine.telemetry import RequestRecord, StepRecord
 from kvbench.spec.engine import EngineSettings
 from tests.engine.naive_manager import NaiveManager
@@ -177,6 +178,7 @@ def fake_engine(
     manager: str = "naive",
     max_context: int = 256,
     host_blocks: int = 0,
+    drafter: Drafter | None = None,
     **settings: object,
 ) -> EngineLoop:
     """An engine of `pool` blocks over the fake device; `manager` is `naive` or `real`."""
@@ -185,7 +187,16 @@ def fake_engine(
     books: CacheManager = NaiveManager(sizes) if manager == "naive" else _real_manager(sizes)
     clock = ManualClock()
     runner = FakeRunner(pool, chosen.block_size, clock, host_blocks)
-    return EngineLoop(books, chosen, runner, block_bytes=runner.block_bytes, vocab_size=VOCAB, clock=clock, check=True)
+    return EngineLoop(
+        books,
+        chosen,
+        runner,
+        block_bytes=runner.block_bytes,
+        vocab_size=VOCAB,
+        clock=clock,
+        drafter=drafter,
+        check=True,
+    )
 
 
 def job(request_id: int, prompt: int | list[int], output: int = 1, arrival_s: float = 0.0, **more: object) -> Job:

@@ -1,4 +1,4 @@
-"""Samples and beams with real tensors: against `transformers`' beam search, and against separate requests."""
+"""Samples, beams and speculation with real tensors, against `transformers` and against separate requests."""
 
 from __future__ import annotations
 
@@ -9,15 +9,24 @@ import numba
 import numpy as np
 import pytest
 import torch
+from scipy.stats import chi2
 
 from kvbench.engine.beams import BeamParams, EarlyStopping
 from kvbench.engine.engine import Engine
 from kvbench.engine.job import Job
 from kvbench.engine.model import Model
 from kvbench.engine.sampling import SamplingParams
+from kvbench.errors import UsageError
 from kvbench.geometry.memory import block_bytes
 from kvbench.spec.engine import EngineSettings
-from tests.checkpoints import MARGIN, prompts_of, reference_logits, reference_model, write_checkpoint
+from tests.checkpoints import (
+    MARGIN,
+    prompts_of,
+    reference_greedy,
+    reference_logits,
+    reference_model,
+    write_checkpoint,
+)
 from tests.engine.branches import naive_beam_search
 
 WIDTH, OUTPUT = 4, 10
@@ -137,3 +146,108 @@ def test_samples_equal_separate_requests_with_the_same_keys(model: Model, policy
                 alone.step()
             assert alone.take_outputs()[job.request_id] == found[job.request_id][sample]
     assert small_engine(model, 16).generate_samples(prompts, OUTPUT, 4, sampling) == [found[at] for at in range(4)]
+
+
+SPECULATIONS: list[dict[str, object]] = [
+    {"speculation": "prompt-lookup", "draft_tokens": 3},
+    {"speculation": "first-layers", "draft_layers": 2, "draft_tokens": 4},
+    {"speculation": "draft-model", "draft_tokens": 5},
+]
+
+
+@pytest.fixture(scope="module")
+def answers(folder: Path) -> list[list[int]]:
+    outputs, margin = reference_greedy(folder, prompts_of(LENGTHS, seed=9), 24)
+    assert margin > MARGIN
+    return outputs
+
+
+def drafted(folder: Path, one: dict[str, object]) -> dict[str, object]:
+    """The draft model is the checkpoint itself, so that it is always right as long as its KV is."""
+    return {**one, "draft_model": str(folder)} if one["speculation"] == "draft-model" else one
+
+
+@pytest.mark.parametrize("one", SPECULATIONS, ids=lambda one: str(one["speculation"]))
+@pytest.mark.parametrize(("block", "policy"), [(1, "chunked"), (4, "continuous"), (16, "static"), (16, "chunked")])
+def test_greedy_speculation_gives_the_tokens_of_transformers(
+    folder: Path, model: Model, answers: list[list[int]], one: dict[str, object], block: int, policy: str
+) -> None:
+    """In a pool so small that sequences are preempted, with prefix hits in the second round."""
+    tokens = 256 if one["speculation"] == "draft-model" else 128  # half of the block bytes are the draft's
+    more = {"batch_policy": policy, "prefix_cache": "hash", **drafted(folder, one)}
+    engine = small_engine(model, block, tokens, **more)
+    prompts, steps = prompts_of(LENGTHS, seed=9), []
+    for _ in range(2):
+        for at, prompt in enumerate(prompts):
+            engine.add(Job(at, np.array(prompt, np.int32), 24))
+        while engine.has_work:
+            step = engine.step()
+            assert step is not None
+            steps.append(step)
+        outputs = engine.take_outputs()
+        assert [outputs[at] for at in range(len(prompts))] == answers
+    drafts, accepted = sum(step.draft_tokens for step in steps), sum(step.accepted_tokens for step in steps)
+    assert sum(step.preemptions for step in steps) > 0
+    assert drafts > 0
+    if one["speculation"] == "draft-model":
+        assert accepted == drafts
+        assert sum(step.rollbacks for step in steps) == 0
+    else:
+        assert sum(step.rollbacks for step in steps) > 0
+
+
+@pytest.mark.parametrize("one", SPECULATIONS, ids=lambda one: str(one["speculation"]))
+def test_drawn_tokens_are_those_of_plain_decoding_with_the_same_keys(
+    folder: Path, model: Model, one: dict[str, object]
+) -> None:
+    sampling, prompts = SamplingParams(0.8, top_k=40, top_p=0.95), prompts_of(LENGTHS, seed=10)
+    plain = small_engine(model, 16).generate(prompts, OUTPUT, sampling, seed=3)
+    assert small_engine(model, 16, **drafted(folder, one)).generate(prompts, OUTPUT, sampling, seed=3) == plain
+    plain_samples = small_engine(model, 16).generate_samples(prompts, OUTPUT, 3, sampling)
+    engine = small_engine(model, 4, 640, **drafted(folder, one))
+    assert engine.generate_samples(prompts, OUTPUT, 3, sampling) == plain_samples
+
+
+def test_speculative_sampling_keeps_the_distribution(folder: Path, model: Model) -> None:
+    """1,200 samples of the second output token against its exact distribution (chi-squared over the likely tokens):
+    drafts that are right by chance must not be overdone, nor those that replace a wrong one (Leviathan et al. 2023)."""
+    sampling, prompt = SamplingParams(0.7, top_k=4), prompts_of([12], seed=11)[0]
+    expected: dict[int, float] = {}
+    for first, share in restricted(reference_logits(folder, prompt)[-1], sampling).items():
+        for second, part in restricted(reference_logits(folder, [*prompt, first])[-1], sampling).items():
+            expected[first * 1000 + second] = share * part
+    engine = small_engine(
+        model, 16, 4096, speculation="first-layers", draft_layers=1, draft_tokens=2, max_sequences=200
+    )
+    found: dict[int, int] = {}
+    for seed in range(6):
+        for output in engine.generate_samples([prompt], 3, 200, sampling, seed=seed)[0]:
+            key = output[0] * 1000 + output[1]
+            found[key] = found.get(key, 0) + 1
+    assert set(found) <= set(expected)
+    statistic = sum((found.get(key, 0) - 1200 * share) ** 2 / (1200 * share) for key, share in expected.items())
+    assert statistic < chi2.ppf(0.999, len(expected) - 1)
+
+
+def restricted(logits: torch.Tensor, sampling: SamplingParams) -> dict[int, float]:
+    best = logits.double().topk(sampling.top_k)
+    return dict(zip(best.indices.tolist(), (best.values / sampling.temperature).softmax(-1).tolist(), strict=True))
+
+
+def test_a_draft_that_does_not_suit_is_refused_with_a_way_out(folder: Path, model: Model) -> None:
+    with pytest.raises(UsageError, match="3 layers"):
+        small_engine(model, 16, speculation="first-layers", draft_layers=3)
+    with pytest.raises(UsageError, match="vocabulary"):
+        small_engine(model, 16, speculation="draft-model", draft_model="tiny-llama")
+    with pytest.raises(UsageError, match="no model preset and no folder"):
+        small_engine(model, 16, speculation="draft-model", draft_model=str(folder / "gone"))
+    with pytest.raises(UsageError, match="declared"):
+        small_engine(model, 16, speculation="prompt-lookup", acceptance_rate=0.5)
+
+
+def test_the_draft_models_kv_is_counted(folder: Path, model: Model) -> None:
+    """The same checkpoint as its own draft: half as many blocks in the same memory."""
+    plain = small_engine(model, 16, 640)
+    ahead = small_engine(model, 16, 640, speculation="draft-model", draft_model=str(folder))
+    assert ahead.num_blocks * 2 == plain.num_blocks
+    assert ahead.sizes.block_bytes == 2 * plain.sizes.block_bytes

@@ -19,6 +19,7 @@ PROMISED = {"smoke", "block-size", "kv-dtype", "batch-policy", "prefix-cache", "
 PROMISED |= {"beam-cow", "mla", "reblocking"}
 PROMISED |= {"sliding-window"}
 PROMISED |= {"admission", "preemption", "systems"}
+PROMISED |= {"speculative"}
 MAX_CONTEXT = 8192
 
 
@@ -68,6 +69,7 @@ def test_smoke_has_two_values_of_every_engine_axis_and_two_kernel_cases() -> Non
     cases = expand(load_suite("smoke").suite)
     engines = [case.engine for case in cases if case.engine]
     one_choice = {"preset"}  # presets set the others: the suite systems has them
+    one_choice |= {"speculation", "draft_tokens", "draft_layers", "draft_model", "acceptance_rate"}  # speculative has
     whole_run = {"kv_memory", "host_memory", "disk_memory", "disk_path", "swap_memory", "max_context"}
     for name in set(type(engines[0]).model_fields) - one_choice - whole_run:
         assert len({getattr(engine, name) for engine in engines}) >= 2, name
