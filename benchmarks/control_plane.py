@@ -31,6 +31,8 @@ BLOCK_SIZE = 16
 PROMPT = 2048
 POOL = 60_000
 ROWS = 256
+HYBRID = {"groups": (CacheGroup(), CacheGroup("window", 512)), "step_tokens": 512}
+"""A hybrid model: one table for full attention, one for windows"""
 
 
 @dataclass(frozen=True)
@@ -81,6 +83,8 @@ def hashed(content: Content, manager: CacheManager) -> Content:
     """Keys computed beforehand: hashing has a line of its own."""
     chain = KeyChain(BLOCK_SIZE, manager.settings.namespace, manager.settings.hash_function)
     content.keys(chain, content.length // BLOCK_SIZE)
+    if any(group.window for group in manager.settings.groups):
+        content.keys(KeyChain(BLOCK_SIZE, manager.settings.namespace, "sha256"), content.length // BLOCK_SIZE)
     return content
 
 
@@ -174,11 +178,16 @@ def cache_figures(repeats: int) -> Iterator[Figure]:
     yield figure("admission without reuse, 128 evictions (fifo)", admission_and_free(small, repeats)[0])
     two = manager_of(prefix_cache="hash", groups=(CacheGroup(), CacheGroup()))
     yield figure("admission, every block a hit, two groups", full_hits(two, repeats), 35 * 1.6)
+    hybrid = manager_of(prefix_cache="hash", **HYBRID)
+    yield figure("admission, every block a hit, full and window group", full_hits(hybrid, repeats), 35 * 1.6)
     yield figure("hash 128 blocks, xxh3-128", hashing("xxh3-128", repeats), 30)
     yield figure("hash 128 blocks, sha256", hashing("sha256", repeats))
     grown, marked, crossing = decode_steps(manager_of(prefix_cache="hash"), repeats)
     yield figure("step for 256 rows: append, copy-on-write check, slots", grown, 40)
     yield figure(f"mark computed, 256 rows, {np.mean(crossing):.1%} cross a block", marked, 40)
+    grown, marked, _ = decode_steps(manager_of(prefix_cache="hash", **HYBRID), repeats)
+    yield figure("step for 256 rows, full and window group", grown, 40 * 1.6)
+    yield figure("mark computed, full and window group", marked, 40 * 1.6)
 
 
 def look_ups(manager: CacheManager, repeats: int) -> list[float]:
