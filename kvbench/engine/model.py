@@ -13,7 +13,7 @@ from kvbench.engine.checkpoint import Checkpoint, check_not_quantised
 from kvbench.engine.families import FAMILIES, check_runs
 from kvbench.engine.memory import free_host_bytes
 from kvbench.engine.random_weights import RandomSource
-from kvbench.engine.rope import inverse_frequencies
+from kvbench.engine.rope import check_rotary
 from kvbench.engine.tensor_shapes import tensor_shapes
 from kvbench.engine.transformer import Transformer
 from kvbench.engine.weights import assemble
@@ -90,7 +90,7 @@ def check_folder(folder: str | Path, *, has_weights: bool = True) -> None:
     folder = Path(folder)
     geometry = geometry_from_folder(folder)
     check_runs(geometry)
-    inverse_frequencies(geometry)
+    check_rotary(geometry)
     if has_weights:
         check_not_quantised(folder)
         _checked(folder, geometry, torch.device("cpu"))
@@ -104,7 +104,7 @@ def _checked(folder: Path, geometry: ModelGeometry, place: torch.device) -> Chec
 
 def _resolve(geometry: ModelGeometry, device: str, dtype: str) -> tuple[torch.device, str]:
     check_runs(geometry)
-    inverse_frequencies(geometry)
+    check_rotary(geometry)
     place = _device(device)
     name = WEIGHT_DTYPE[place.type] if dtype == "auto" else canonical_dtype(dtype)
     if name not in WEIGHT_DTYPES:

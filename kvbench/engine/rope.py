@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from kvbench.engine.rope_scaling import FIX, length_factor, scaled
+from kvbench.engine.rope_scaling import FIX, latent_gain, length_factor, scaled
 from kvbench.errors import UsageError
 
 if TYPE_CHECKING:
@@ -28,6 +28,13 @@ def inverse_frequencies(geometry: ModelGeometry, *, is_local: bool = False) -> T
         theta = geometry.rope_local_theta
     frequencies = 1.0 / theta ** (torch.arange(0, size, 2, dtype=torch.float32) / size)
     return frequencies if is_local else scaled(frequencies, geometry)
+
+
+def check_rotary(geometry: ModelGeometry) -> None:
+    """`UsageError` for a rotary embedding that the engine does not compute, by all that a model will ask of it."""
+    inverse_frequencies(geometry)
+    length_factor(geometry)
+    latent_gain(geometry)
 
 
 class RotaryTable:

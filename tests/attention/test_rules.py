@@ -29,6 +29,14 @@ def test_a_decode_sees_its_window_and_reads_nothing_before_it(
     check(name, case, kv_dtype)
 
 
+@pytest.mark.parametrize("name", BACKENDS)
+def test_k02_splits_that_a_window_leaves_empty_are_merged_as_nothing(name: str) -> None:
+    """Contexts of many splits, of which the window leaves one, the end of one, or two and a token of a third."""
+    for window in (5, 256, 257, 513):
+        case = paged("fp32", 16, (4, 2), (32, 32), [90, 2048, 1000, 5, 257], window=window)
+        check(name, case, "fp32")
+
+
 @pytest.mark.parametrize("window", [1, 7, 100, 256, 5000])
 @pytest.mark.parametrize("block_size", [1, 3, 16])
 @pytest.mark.parametrize("name", BACKENDS)

@@ -3,7 +3,7 @@ block size, policy, caching and backend. Pools are small enough that sequences a
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cache
 from itertools import product
 
@@ -13,11 +13,11 @@ from kvbench.engine.engine import Engine
 from kvbench.engine.model import Model
 from kvbench.geometry.memory import pool_layout
 from kvbench.spec.engine import EngineSettings
-from tests.checkpoints import LATENT, MARGIN, prompts_of, reference_greedy, write_checkpoint
+from tests.checkpoints import LATENT, MARGIN, WINDOWED, prompts_of, reference_greedy, write_checkpoint
 from tests.engine.test_parity import Answered, answer
 
-OUTPUT = 24
-FAMILIES = LATENT
+OUTPUT, LONGEST, STEP = 24, 90, 40
+FAMILIES = (*WINDOWED, *LATENT)
 SETTINGS = [
     *product((1, 16), ("chunked",), ("none", "hash", "hash+host")),
     *product((4, 64), ("continuous",), ("none", "hash")),
@@ -33,7 +33,9 @@ def answered(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Answer
     def of(family: str) -> Answered:
         folder = write_checkpoint(family, tmp_path_factory.mktemp(family))
         (stem,) = prompts_of([41], seed=1)
-        prompts = prompts_of([1, 60, 17, 90], seed=2) + [stem + tail for tail in prompts_of([1, 8, 23, 47], seed=3)]
+        prompts = prompts_of([1, 60, 17, LONGEST], seed=2) + [
+            stem + tail for tail in prompts_of([1, 8, 23, 47], seed=3)
+        ]
         outputs, margin = reference_greedy(folder, prompts, OUTPUT)
         assert margin > MARGIN
         return Answered(Model.from_pretrained(folder), prompts, outputs)
@@ -41,10 +43,15 @@ def answered(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Answer
     return of
 
 
+def has_windows(model: Model) -> bool:
+    return any(group.window is not None for group in model.geometry.groups)
+
+
 def engine_of(model: Model, block: int, policy: str, caching: str, backend: str, kv_dtype: str = "fp32") -> Engine:
-    """A pool of two of the longest sequences."""
+    """A pool of two of the longest sequences, or with windows, which let blocks go, of one."""
     layout = pool_layout(model.geometry, kv_dtype, block)
-    pool = 2 * layout.sequence_blocks(90 + OUTPUT) * layout.block_bytes
+    longest = layout.sequence_blocks(LONGEST + OUTPUT, STEP if policy == "chunked" else None)
+    pool = longest * (1 if has_windows(model) else 2) * layout.block_bytes
     host = {"offload": "host", "host_memory": 2 * pool} if caching == "hash+host" else {}
     settings = EngineSettings.model_validate(
         {
@@ -54,15 +61,21 @@ def engine_of(model: Model, block: int, policy: str, caching: str, backend: str,
             "attention": backend,
             "kv_memory": pool,
             "kv_dtype": kv_dtype,
-            "max_batch_tokens": 40,
+            "max_batch_tokens": STEP,
             **host,
         }
     )
     return Engine(model, settings, max_context=128, check=True)
 
 
-@pytest.mark.parametrize(("block", "policy", "caching"), SETTINGS)
-@pytest.mark.parametrize("family", FAMILIES)
+def combinations() -> Iterator[tuple[str, int, str, str]]:
+    """Windows keep only tails, which the host tier does not take."""
+    for family, (block, policy, caching) in product(FAMILIES, SETTINGS):
+        if family in LATENT or caching != "hash+host":
+            yield family, block, policy, caching
+
+
+@pytest.mark.parametrize(("family", "block", "policy", "caching"), list(combinations()))
 def test_greedy_tokens_equal_those_of_transformers(
     answered: Callable[[str], Answered], family: str, block: int, policy: str, caching: str
 ) -> None:
@@ -71,9 +84,11 @@ def test_greedy_tokens_equal_those_of_transformers(
     first, steps = answer(engine, case.prompts, OUTPUT)
     again, more = answer(engine, case.prompts, OUTPUT)
     assert first == again == case.outputs
-    assert sum(step.preemptions for step in steps) > 0
+    is_tight = policy == "chunked" or not has_windows(case.model)
+    assert sum(step.preemptions for step in steps) > 0 or not is_tight
     hits = sum(step.prefix_cache_hits for step in steps + more)
-    assert (hits > 0) == (caching != "none" and block < 64)
+    assert hits == 0 or caching != "none"
+    assert hits > 0 or caching == "none" or block == 64 or not is_tight
 
 
 @pytest.mark.parametrize("kv_dtype", ["bf16", "int8"])
@@ -83,7 +98,7 @@ def test_within_a_kv_dtype_the_answer_does_not_depend_on_settings(
 ) -> None:
     case = answered(family)
     found = []
-    for block, policy, caching in ((16, "continuous", "none"), (4, "chunked", "hash"), (64, "static", "hash+host")):
+    for block, policy, caching in ((16, "continuous", "none"), (4, "chunked", "hash"), (64, "static", "hash")):
         outputs, _ = answer(engine_of(case.model, block, policy, caching, "numba", kv_dtype), case.prompts, OUTPUT)
         found.append(outputs)
     assert found[0] == found[1] == found[2]

@@ -134,6 +134,18 @@ DAMAGE: dict[str, tuple[Callable[[Path], Any], str]] = {
     "quantisation as text": (lambda f: _edit_config(f, quantization_config="int4"), "int4"),
     "another activation": (lambda f: _edit_config(f, hidden_act="gelu"), "gelu"),
     "rotary scaling": (lambda f: _edit_config(f, rope_parameters={"rope_type": "ntk", "factor": 4.0}), "ntk"),
+    "yarn with a wrong length": (
+        lambda f: _edit_config(
+            f,
+            rope_parameters={
+                "rope_type": "yarn",
+                "factor": 4.0,
+                "original_max_position_embeddings": 64,
+                "attention_factor": "long",
+            },
+        ),
+        "attention_factor",
+    ),
     "yarn without its numbers": (
         lambda f: _edit_config(f, rope_parameters={"rope_type": "yarn", "factor": 4.0}),
         "original_max_position_embeddings",
