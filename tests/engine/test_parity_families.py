@@ -88,7 +88,7 @@ def test_greedy_tokens_equal_those_of_transformers(
     assert sum(step.preemptions for step in steps) > 0 or not is_tight
     hits = sum(step.prefix_cache_hits for step in steps + more)
     assert hits == 0 or caching != "none"
-    assert hits > 0 or caching == "none" or block == 64 or not is_tight
+    assert hits > 0 or caching == "none" or block == 64 or has_windows(case.model)
 
 
 @pytest.mark.parametrize("kv_dtype", ["bf16", "int8"])
