@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import cache
-from itertools import product
 
 import pytest
 
@@ -16,18 +15,22 @@ from kvbench.spec.engine import EngineSettings
 from tests.checkpoints import LATENT, MARGIN, WINDOWED, prompts_of, reference_greedy, write_checkpoint
 from tests.engine.test_parity import Answered, answer
 
-OUTPUT, LONGEST, STEP = 24, 90, 40
+OUTPUT, LONGEST, STEP = 20, 90, 40
 FAMILIES = (*WINDOWED, *LATENT)
 SETTINGS = [
-    *product((1, 16), ("chunked",), ("none", "hash", "hash+host")),
-    *product((4, 64), ("continuous",), ("none", "hash")),
+    (16, "chunked", "hash"),
+    (4, "continuous", "hash"),
+    (16, "chunked", "none"),
+    (1, "chunked", "hash"),
+    (64, "continuous", "none"),
     (16, "static", "hash"),
+    (16, "chunked", "hash+host"),
 ]
 
 
 @pytest.fixture(scope="module")
 def answered(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Answered]:
-    """By family: eight prompts, of which four share a stem longer than the window, and what `transformers` answers."""
+    """By family: six prompts, of which three share a stem longer than the window, and what `transformers` answers."""
 
     @cache
     def of(family: str) -> Answered:
@@ -69,10 +72,13 @@ def engine_of(model: Model, block: int, policy: str, caching: str, backend: str,
 
 
 def combinations() -> Iterator[tuple[str, int, str, str]]:
-    """Windows keep only tails, which the host tier does not take."""
-    for family, (block, policy, caching) in product(FAMILIES, SETTINGS):
-        if family in LATENT or caching != "hash+host":
-            yield family, block, policy, caching
+    """The first two for every family, the others in turns. Windows keep only tails, which the host tier does not
+    take."""
+    for turn, family in enumerate(FAMILIES):
+        for index, (block, policy, caching) in enumerate(SETTINGS):
+            is_chosen = index < 2 or (index + turn) % 3 == 0
+            if is_chosen and (family in LATENT or caching != "hash+host"):
+                yield family, block, policy, caching
 
 
 @pytest.mark.parametrize(("family", "block", "policy", "caching"), list(combinations()))
@@ -91,8 +97,7 @@ def test_greedy_tokens_equal_those_of_transformers(
     assert hits > 0 or caching == "none" or block == 64 or has_windows(case.model)
 
 
-@pytest.mark.parametrize("kv_dtype", ["bf16", "int8"])
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize(("family", "kv_dtype"), [("gpt-oss", "int8"), ("gemma3", "bf16"), ("deepseek-v2", "int8")])
 def test_within_a_kv_dtype_the_answer_does_not_depend_on_settings(
     answered: Callable[[str], Answered], family: str, kv_dtype: str
 ) -> None:
