@@ -67,6 +67,7 @@ class Recorder:
             accepted_tokens=0 if drafts is None else drafts.accepted,
             rollbacks=0 if drafts is None else drafts.rollbacks,
             failed_copies=moved.failed,
+            swap_refusals=stats.swap_refusals - last.swap_refusals,
         )
         self.steps += 1
         self.last = stats

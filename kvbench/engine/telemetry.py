@@ -54,6 +54,8 @@ class StepRecord:
     disk_promotions: int = 0
     swap_out_bytes: int = 0
     swap_in_bytes: int = 0
+    swap_refusals: int = 0
+    """Preempted sequences that should have been swapped and were recomputed: no room, or blocks on their way."""
     failed_copies: int = 0
     """Block copies that left nothing readable; what they would have brought was computed again."""
     prefix_lookup_s: float = 0.0

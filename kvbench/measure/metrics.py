@@ -193,7 +193,7 @@ def _cache(steps: Sequence[StepRecord]) -> dict[str, Value]:
     summed = (
         "prefix_cache_queries", "prefix_cache_hits", "readmission_queries", "readmission_hits", "preemptions",
         "evictions", "host_offload_bytes", "host_promotions", "disk_offload_bytes", "disk_promotions",
-        "swap_out_bytes", "swap_in_bytes", "failed_copies", "copy_on_write_copies",
+        "swap_out_bytes", "swap_in_bytes", "failed_copies", "swap_refusals", "copy_on_write_copies",
     )  # fmt: skip
     totals = {name: sum(getattr(step, name) for step in steps) for name in summed}
     promoted = sum(s.host_promotions * (s.kv_capacity_bytes // s.kv_blocks_total) for s in steps if s.kv_blocks_total)
@@ -225,7 +225,9 @@ def _count_warnings(metrics: dict[str, Value], offload: str) -> list[Warning]:
     for name in ("rejected", "failed"):
         if metrics[f"requests_{name}"]:
             found.append(Warning(f"requests_{name}", {name: metrics[f"requests_{name}"], "requests": total}))
-    if offload != "none" and not metrics["host_promotions"]:
+    if metrics["failed_copies"]:
+        found.append(Warning("copies_failed", {"failed_copies": metrics["failed_copies"]}))
+    if offload != "none" and not (metrics["host_promotions"] or metrics["disk_promotions"]):
         found.append(Warning("offload_never_used", {"host_offload_bytes": metrics["host_offload_bytes"]}))
     computed = (metrics["prefill_tokens_total"] or 0) + (metrics["decode_tokens_total"] or 0)
     share = (metrics["recomputed_tokens"] or 0) / computed if computed else 0.0

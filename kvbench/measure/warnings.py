@@ -41,6 +41,10 @@ TEXTS: dict[str, Callable[[Numbers], str]] = {
         f"host offload was on but nothing was promoted ({n['host_offload_bytes']:,} bytes offloaded): "
         "the working set fits in device memory, or nothing came back"
     ),
+    "copies_failed": lambda n: (
+        f"{n['failed_copies']} block copies between tiers failed; their tokens were computed again"
+    ),
+    "disk_tier_off": lambda n: f"the disk tier was switched off in the middle of the run: {n['reason']}",
     "preempted_heavily": lambda n: (
         f"{n['preemptions']} preemptions for {n['requests']} requests, {n['recomputed_share']:.0%} of computed "
         "tokens were recomputed"

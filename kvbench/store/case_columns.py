@@ -130,6 +130,9 @@ ENGINE_METRICS = (
     _count("swap_out_bytes", "B", "Bytes of preempted sequences copied to the swap area."),
     _count("swap_in_bytes", "B", "Bytes copied back from the swap area."),
     _seconds("promotion_stall_s", "Time that steps waited for blocks from host, disk or swap area."),
+    _count(
+        "swap_refusals", "", "Preempted sequences that found no room in the swap area and were recomputed.", "lower"
+    ),
     _count("failed_copies", "blocks", "Block copies that failed, whose contents were computed again.", "lower"),
     _count("copy_on_write_copies", "blocks", "Shared blocks copied before a write."),
     _count("draft_tokens_total", "tokens", "Speculative tokens that were verified."),

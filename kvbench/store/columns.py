@@ -113,6 +113,7 @@ STEP_COLUMNS = (
     _count("draft_tokens", "tokens", "Speculative tokens that were verified."),
     _count("accepted_tokens", "tokens", "Of these, what became output beyond one token a sequence."),
     _count("rollbacks", "sequences", "Sequences whose block table was cut back to what was accepted."),
+    _count("swap_refusals", "", "Preempted sequences that found no room in the swap area and were recomputed."),
     _count("failed_copies", "blocks", "Block copies that failed; what they would have brought was computed again."),
 )
 

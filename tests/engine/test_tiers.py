@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import hypothesis.strategies as st
+import numpy as np
+import pytest
 from hypothesis import given, note, settings
 
 from kvbench.cache.manager import make_manager
 from kvbench.cache.types import CacheSettings
+from kvbench.engine.engine import Engine
 from kvbench.engine.job import Job
 from kvbench.engine.loop import EngineLoop
 from kvbench.engine.memory import table_rows
+from kvbench.engine.model import Model
+from kvbench.engine.policies.preemption import SwapElseRecompute
+from kvbench.geometry.resolve import resolve_model
 from kvbench.spec.engine import EngineSettings
-from tests.engine.fakes import VOCAB, ManualClock
+from tests.engine.fakes import VOCAB, ManualClock, honest_output, job, run
 from tests.engine.late import LateRunner
 from tests.engine.test_properties import (
     check_engine_is_empty,
@@ -107,3 +115,169 @@ def test_any_load_is_served_exactly_whatever_is_late_and_whatever_fails(
     check_engine_is_empty(engine)
     stats = engine.manager.stats()
     assert stats.swap_blocks_used == 0
+
+
+def test_e42_swapped_sequences_come_back_before_new_ones_and_the_area_never_grows() -> None:
+    """Pool 5: the last arrived is swapped out; newcomers wait until it is back, whatever the area is asked for."""
+    engine = tiered_engine(5, swap=4, preemption="swap", max_sequences=4)
+    load = [job(0, 7, output=8, arrival_s=-3.0), job(1, 7, output=8, arrival_s=-2.0)]
+    for one in load:
+        engine.add(one)
+    while not engine.scheduler.swapped:
+        assert engine.step() is not None
+    newcomer = job(2, 3, output=2, arrival_s=-1.0)
+    engine.add(newcomer)
+    admitted = []
+    while engine.has_work:
+        waiting = [sequence.request_id for sequence in (*engine.scheduler.swapped, *engine.scheduler.waiting)]
+        record = engine.step()
+        assert record is not None
+        assert engine.manager.stats().swap_blocks_used <= 4
+        after = [sequence.request_id for sequence in (*engine.scheduler.swapped, *engine.scheduler.waiting)]
+        admitted += [request for request in waiting if request not in after]
+    assert admitted == [1, 2]
+    assert engine.take_outputs() == {one.request_id: honest_output(one) for one in [*load, newcomer]}
+    records = {record.request_id: record for record in engine.take_finished()}
+    assert (records[1].preemptions, records[1].recomputed_tokens) == (1, 0)
+
+
+def test_e43_without_room_to_swap_a_sequence_is_recomputed_and_nobody_is_aborted() -> None:
+    engine = tiered_engine(5, swap=1, preemption="swap", max_sequences=4)
+    load = [job(index, 7, output=8) for index in range(3)]
+    steps = run(engine, *load)
+    assert sum(step.preemptions for step in steps) > 0
+    assert engine.manager.stats().swap_refusals > 0
+    assert engine.take_outputs() == {one.request_id: honest_output(one) for one in load}
+
+
+def below_device(**settings: object) -> tuple[EngineLoop, list[int]]:
+    """An engine whose host tier holds the first twelve tokens of the prompt that is returned."""
+    engine = tiered_engine(8, host=16, lag=6, max_sequences=2, **settings)
+    prompt = [(500 + 3 * at) % VOCAB for at in range(14)]
+    run(engine, job(0, prompt), job(1, 32))
+    engine.settle()
+    return engine, prompt
+
+
+def test_e33_who_waits_for_blocks_takes_no_seat_while_promotions_overlap() -> None:
+    """Two seats; two requests wait for blocks from the host: the third and the fourth run meanwhile."""
+    engine, prompt = below_device(promotion="overlapped")
+    load = [job(2, prompt[:13]), job(3, [*prompt[:12], 1]), job(4, 3), job(5, 2)]
+    for one in load:
+        engine.add(one)
+    record = engine.step()
+    assert record is not None
+    assert engine.scheduler.num_loading == 2
+    assert record.batch_size == 2
+    run(engine)
+    assert engine.take_outputs()[2] == honest_output(load[0])
+
+
+def test_a_blocking_promotion_holds_the_step_up_and_is_charged_to_it() -> None:
+    engine, prompt = below_device(promotion="blocking")
+    one = job(2, prompt)
+    steps = run(engine, one, job(3, 3))
+    assert steps[0].batch_size == 2
+    assert steps[0].host_promotions == 3
+    assert steps[0].promotion_stall_s > 0
+    assert engine.take_outputs()[2] == honest_output(one)
+
+
+def test_an_overlapped_promotion_is_waited_for_only_when_there_is_nothing_else_to_do() -> None:
+    engine, prompt = below_device(promotion="overlapped")
+    one = job(2, prompt)
+    (step,) = run(engine, one)
+    assert (step.batch_size, step.host_promotions) == (1, 3)
+    assert step.promotion_stall_s > 0
+    assert engine.take_outputs()[2] == honest_output(one)
+
+
+def test_swap_else_recompute_goes_by_what_steps_and_copies_took() -> None:
+    policy = SwapElseRecompute()
+    assert policy.prefers_swap(100, 7)
+    policy.saw_step(10, 1.0)
+    policy.saw_copies(1, 0.5)
+    assert policy.prefers_swap(100, 7)
+    policy.saw_copies(1, 100.0)
+    assert not policy.prefers_swap(100, 7)
+
+
+@pytest.mark.parametrize("promotion", ["blocking", "overlapped"])
+@pytest.mark.parametrize("when", ["evicted", "completed"])
+def test_real_tiers_give_the_same_tokens_as_none(tmp_path: Path, promotion: str, when: str) -> None:
+    """Threads, files and tensors: greedy answers with host, disk and swap equal those of a pool that holds all."""
+    model = Model.random(resolve_model("tiny-llama"), seed=3)
+    prompts = [[(7 * group + 3 * at) % 97 for at in range(48)] + [group, turn] for turn in (0, 1) for group in range(5)]
+    plain = Engine(model, EngineSettings(kv_memory=4 << 20, max_context=128)).generate(prompts, 6)
+    one = 32 * 1024
+    engine = Engine(
+        model,
+        EngineSettings(
+            kv_memory=12 * one,
+            max_context=128,
+            max_sequences=3,
+            max_batch_tokens=32,
+            prefix_cache="hash",
+            offload="host+disk",
+            host_memory=6 * one,
+            disk_memory=64 * one,
+            disk_path=str(tmp_path),
+            offload_when=when,  # type: ignore[arg-type]
+            promotion=promotion,  # type: ignore[arg-type]
+            preemption="swap",
+            swap_memory=16 * one,
+        ),
+        check=True,
+    )
+    assert engine.generate(prompts, 6) == plain
+    assert engine.generate(prompts, 6) == plain
+    engine.settle()
+    stats = engine.manager.stats()
+    assert stats.demoted_blocks > 0
+    assert stats.promoted_blocks > 0
+    engine.close()
+    assert list(tmp_path.glob("kv-tier-*")) == []
+
+
+def test_e75_files_that_somebody_changes_cost_hits_and_never_give_wrong_tokens(tmp_path: Path) -> None:
+    """Between two rounds every file is damaged in another way; the answers are the same, the failures are counted."""
+    model = Model.random(resolve_model("tiny-llama"), seed=3)
+    prompts = [[(7 * group + 3 * at) % 97 for at in range(48)] + [group] for group in range(6)]
+    one = 32 * 1024
+    engine = Engine(
+        model,
+        EngineSettings(
+            kv_memory=8 * one, max_context=64, prefix_cache="hash", offload="host+disk", host_memory=6 * one,
+            disk_memory=64 * one, disk_path=str(tmp_path),
+        ),
+        check=True,
+    )  # fmt: skip
+    expected = engine.generate(prompts, 4)
+    engine.settle()
+    for index, path in enumerate(sorted(tmp_path.rglob("*.kv"))):
+        damage(path, index % 4)
+    failed = 0
+    for index, prompt in enumerate(prompts):
+        engine.add(Job(index, np.array(prompt, np.int32), 4, arrival_s=float(index)))
+    while engine.has_work:
+        record = engine.step()
+        assert record is not None
+        failed += record.failed_copies
+    outputs = engine.take_outputs()
+    assert [outputs[index] for index in range(len(prompts))] == expected
+    assert failed > 0
+    engine.close()
+
+
+def damage(path: Path, how: int) -> None:
+    data = bytearray(path.read_bytes())
+    if how == 0:
+        path.unlink()
+    elif how == 1:
+        path.write_bytes(data[: len(data) // 2])
+    elif how == 2:
+        data[-1] ^= 1
+        path.write_bytes(data)
+    else:
+        other = next(file for file in path.parent.glob("*.kv") if file != path)
+        path.write_bytes(other.read_bytes())
