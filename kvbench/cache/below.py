@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from kvbench.cache.pool import BlockPool
     from kvbench.cache.prefix import Labels
     from kvbench.cache.tier_order import TierKey
-    from kvbench.cache.types import CacheSettings, CacheStats, Int32s, Transfers
+    from kvbench.cache.transfers import Transfers
+    from kvbench.cache.types import CacheSettings, CacheStats, Int32s
 
 UP = {"host": "promote", "disk": "load"}
 

@@ -31,7 +31,8 @@ from kvbench.cache.swap import SwapArea
 from kvbench.cache.symbolic import NAME_WORDS
 from kvbench.cache.tables import BlockTables
 from kvbench.cache.tail_index import TailIndex
-from kvbench.cache.types import CacheStats, Int64s, Transfers
+from kvbench.cache.transfers import Transfers
+from kvbench.cache.types import CacheStats, Int64s
 from kvbench.cache.windows import Windows
 from kvbench.cache.write_through import Seen
 from kvbench.errors import InternalError

@@ -20,6 +20,7 @@ from kvbench.cache.buddy import BuddyExtents
 from kvbench.cache.extents import Extents
 from kvbench.cache.reservations import largest_piece, reserved_slots
 from kvbench.cache.tables import BlockTables
+from kvbench.cache.transfers import Transfers
 from kvbench.cache.types import (
     NULL_BLOCK,
     Admission,
@@ -29,7 +30,6 @@ from kvbench.cache.types import (
     Int32s,
     Int64s,
     Plan,
-    Transfers,
     WithoutTiers,
 )
 from kvbench.errors import CannotRunError, InternalError

@@ -14,17 +14,8 @@ from kvbench.cache.growth import commit_growth, plan_growth
 from kvbench.cache.invariants import check_books
 from kvbench.cache.publishing import publish_progress
 from kvbench.cache.swap import Swapped, swap_out
-from kvbench.cache.types import (
-    NULL_BLOCK,
-    Admission,
-    AppendPlan,
-    CacheSettings,
-    CacheStats,
-    Int32s,
-    Int64s,
-    Plan,
-    Transfers,
-)
+from kvbench.cache.transfers import Transfers
+from kvbench.cache.types import NULL_BLOCK, Admission, AppendPlan, CacheSettings, CacheStats, Int32s, Int64s, Plan
 from kvbench.cache.windows import slide
 from kvbench.errors import CannotRunError, InternalError
 

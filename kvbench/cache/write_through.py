@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from kvbench.cache.admission import GroupHits
     from kvbench.cache.below import Below
     from kvbench.cache.books import Books
     from kvbench.cache.content import Content
+    from kvbench.cache.look_up import GroupHits
     from kvbench.cache.tier_order import TierKey
 
 

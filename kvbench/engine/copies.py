@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 
-from kvbench.cache.types import ARRIVALS, COPY_KINDS, Transfers
+from kvbench.cache.transfers import ARRIVALS, COPY_KINDS, Transfers
 
 
 def arriving(transfers: Transfers) -> int:

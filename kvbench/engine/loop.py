@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from kvbench.cache.types import CacheManager, Int64s, Transfers
+    from kvbench.cache.transfers import Transfers
+    from kvbench.cache.types import CacheManager, Int64s
     from kvbench.engine.batch import StepBatch
     from kvbench.engine.clock import Clock
     from kvbench.engine.copies import Outcome

@@ -10,7 +10,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from kvbench.cache.reblock import ReblockPlan
-    from kvbench.cache.types import Int64s, Transfers
+    from kvbench.cache.transfers import Transfers
+    from kvbench.cache.types import Int64s
     from kvbench.engine.attention.registry import AttentionBackend
     from kvbench.engine.batch import StepBatch
     from kvbench.engine.copies import Outcome

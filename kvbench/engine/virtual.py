@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from kvbench.cache.manager import make_manager
-from kvbench.cache.types import ARRIVALS, COPY_KINDS
+from kvbench.cache.transfers import ARRIVALS, COPY_KINDS
 from kvbench.costmodel.model import CostModel
 from kvbench.engine.cache_settings import cache_settings
 from kvbench.engine.clock import VirtualClock
@@ -30,7 +30,8 @@ from kvbench.engine.tokens import keyed_tokens
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from kvbench.cache.types import Int64s, Transfers
+    from kvbench.cache.transfers import Transfers
+    from kvbench.cache.types import Int64s
     from kvbench.engine.batch import StepBatch
     from kvbench.engine.sampling import SamplingParams
     from kvbench.engine.schedule import Candidates, Schedule

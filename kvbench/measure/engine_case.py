@@ -25,7 +25,7 @@ from kvbench.measure.measured import (
     planned_workload,
     share_of,
 )
-from kvbench.measure.warnings import Warning
+from kvbench.measure.warnings import RowWarning
 from kvbench.spec.engine import EngineSettings
 from kvbench.spec.suite import MeasureSettings, SloSettings
 from kvbench.workload.build import Workload
@@ -75,7 +75,7 @@ def measure_engine_case(
     }
     found.tensor_scales = scales
     if engine.disk_error is not None:
-        found.warnings.append(Warning("disk_tier_off", {"reason": engine.disk_error}).as_dict())
+        found.warnings.append(RowWarning("disk_tier_off", {"reason": engine.disk_error}).as_dict())
     if settings.reblock_to != "none" and not engine.reblocks:
         found.status, found.error = "invalid", "the pool was never re-blocked: no room, or too few requests finished"
     check_cold(found, served, case)

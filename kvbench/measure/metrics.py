@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvbench.engine.telemetry import RequestRecord, StepRecord
-from kvbench.measure.warnings import Warning
+from kvbench.measure.warnings import RowWarning
 from kvbench.spec.suite import SloSettings
 from kvbench.store.case_columns import PERCENTILES
 
@@ -38,7 +38,7 @@ def case_metrics(
     wall_s: float,
     block_size: int | NDArray[np.int64],
     offload: str = "none",
-) -> tuple[dict[str, Value], list[Warning]]:
+) -> tuple[dict[str, Value], list[RowWarning]]:
     """All metrics of an engine case (columns `ENGINE_METRICS`), None where there is nothing to say, and the warnings.
 
     `wall_s` runs from the start of the workload to its last token; `block_size` in tokens, of all steps or of each,
@@ -48,7 +48,7 @@ def case_metrics(
     finished = [r for r in requests if r.finish_reason in FINISHED and r.output_tokens > 0]
     if not finished or not steps or not wall_s > 0:
         numbers = {"requests": len(requests), "finished": len(finished), "steps": len(steps), "wall_s": wall_s}
-        return {}, [Warning("no_metrics", numbers)]
+        return {}, [RowWarning("no_metrics", numbers)]
     latencies, warnings = _latencies(finished)
     metrics: dict[str, Value] = {
         "wall_s": wall_s,
@@ -106,7 +106,7 @@ def _meets(request: RequestRecord, limits: dict[str, float]) -> bool:
     return all(value is not None and value <= limit for value, limit in values)
 
 
-def _latencies(finished: Sequence[RequestRecord]) -> tuple[dict[str, Value], list[Warning]]:
+def _latencies(finished: Sequence[RequestRecord]) -> tuple[dict[str, Value], list[RowWarning]]:
     series: dict[str, list[float | None]] = {
         "ttft": [r.ttft_s for r in finished],
         "tpot": [r.tpot_s for r in finished],
@@ -137,9 +137,11 @@ def _summary(name: str, values: Floats) -> dict[str, Value]:
     return found
 
 
-def _too_few(count: int, names: list[str]) -> list[Warning]:
+def _too_few(count: int, names: list[str]) -> list[RowWarning]:
     missing = {f"p{p}": values_needed(p) for p in PERCENTILES if count < values_needed(p)}
-    return [Warning("too_few_samples", {"of": ", ".join(names), "count": count, "missing": missing})] if missing else []
+    return (
+        [RowWarning("too_few_samples", {"of": ", ".join(names), "count": count, "missing": missing})] if missing else []
+    )
 
 
 def _busy(steps: Sequence[StepRecord], wall_s: float) -> dict[str, Value]:
@@ -219,21 +221,21 @@ def _speculation(steps: Sequence[StepRecord]) -> dict[str, Value]:
     }
 
 
-def _count_warnings(metrics: dict[str, Value], offload: str) -> list[Warning]:
+def _count_warnings(metrics: dict[str, Value], offload: str) -> list[RowWarning]:
     total = metrics["requests_total"]
     found = []
     for name in ("rejected", "failed"):
         if metrics[f"requests_{name}"]:
-            found.append(Warning(f"requests_{name}", {name: metrics[f"requests_{name}"], "requests": total}))
+            found.append(RowWarning(f"requests_{name}", {name: metrics[f"requests_{name}"], "requests": total}))
     if metrics["failed_copies"]:
-        found.append(Warning("copies_failed", {"failed_copies": metrics["failed_copies"]}))
+        found.append(RowWarning("copies_failed", {"failed_copies": metrics["failed_copies"]}))
     if offload != "none" and not (metrics["host_promotions"] or metrics["disk_promotions"]):
-        found.append(Warning("offload_never_used", {"host_offload_bytes": metrics["host_offload_bytes"]}))
+        found.append(RowWarning("offload_never_used", {"host_offload_bytes": metrics["host_offload_bytes"]}))
     computed = (metrics["prefill_tokens_total"] or 0) + (metrics["decode_tokens_total"] or 0)
     share = (metrics["recomputed_tokens"] or 0) / computed if computed else 0.0
     if share > HEAVY_RECOMPUTED_SHARE:
         numbers = {"preemptions": metrics["preemptions"], "requests": total, "recomputed_share": share}
-        found.append(Warning("preempted_heavily", numbers))
+        found.append(RowWarning("preempted_heavily", numbers))
     return found
 
 

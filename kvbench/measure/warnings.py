@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 Numbers = Mapping[str, Any]
 
 
-class Warning(NamedTuple):
+class RowWarning(NamedTuple):
     """What a reader of a row should know. `name` is a key of `TEXTS`."""
 
     name: str

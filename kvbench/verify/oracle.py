@@ -16,7 +16,8 @@ from kvbench.errors import InternalError
 from kvbench.verify.chain import ROOT, UInt64s, candidates_after, group_mark, next_link, token_after
 
 if TYPE_CHECKING:
-    from kvbench.cache.types import Int64s, Transfers
+    from kvbench.cache.transfers import Transfers
+    from kvbench.cache.types import Int64s
     from kvbench.engine.batch import StepBatch
     from kvbench.engine.sampling import SamplingParams
     from kvbench.engine.schedule import Candidates

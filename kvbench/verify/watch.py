@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 
     from kvbench.cache.content import Content
     from kvbench.cache.tables import BlockTables
-    from kvbench.cache.types import Admission, AppendPlan, CacheManager, Int32s, Plan, Transfers
+    from kvbench.cache.transfers import Transfers
+    from kvbench.cache.types import Admission, AppendPlan, CacheManager, Int32s, Plan
     from kvbench.verify.oracle import OracleDevice
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from kvbench.cache.content import Content
 from kvbench.cache.pool import CACHED
-from kvbench.cache.types import Transfers
+from kvbench.cache.transfers import Transfers
 from kvbench.errors import InternalError
 from tests.cache.machines import Device, ints, paged
 

@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from kvbench.cache.paged import PagedManager
-    from kvbench.cache.types import Int32s, Transfers
+    from kvbench.cache.transfers import Transfers
+    from kvbench.cache.types import Int32s
 
 HASH_FUNCTIONS["constant"] = "tests.cache.machines:constant_digest"
 HASH_FUNCTIONS["blind to the parent"] = "tests.cache.machines:parentless_digest"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kvbench.cache.content import Content
-from kvbench.cache.types import Transfers
+from kvbench.cache.transfers import Transfers
 from kvbench.errors import InternalError
 from tests.cache.machines import admit, append, ints, paged, run_through, serve
 

@@ -12,7 +12,8 @@ from kvbench.cache.content import Content, KeyChain
 from kvbench.cache.eviction.outside import LruWithOutside
 from kvbench.cache.eviction.policy import EVICTION_POLICIES
 from kvbench.cache.manager import make_manager
-from kvbench.cache.types import CacheSettings, Transfers
+from kvbench.cache.transfers import Transfers
+from kvbench.cache.types import CacheSettings
 from kvbench.errors import CannotRunError, InternalError, UsageError
 from kvbench.geometry.memory import group_blocks
 from kvbench.geometry.model import LayerGroup

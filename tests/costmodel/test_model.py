@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from kvbench.cache.types import COPY_KINDS
+from kvbench.cache.transfers import COPY_KINDS
 from kvbench.costmodel.features import step_features
 from kvbench.costmodel.model import CostModel, decode_kernel_s
 from kvbench.costmodel.profiles import virtual_device, virtual_device_names

@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from kvbench.cache.reblock import ReblockPlan
-from kvbench.cache.types import CacheManager, CacheSettings, Int64s, Transfers
+from kvbench.cache.transfers import Transfers
+from kvbench.cache.types import CacheManager, CacheSettings, Int64s
 from kvbench.engine.batch import StepBatch
 from kvbench.engine.copies import Outcome
 from kvbench.engine.job import Job

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from kvbench.cache.types import COPY_KINDS, MUST_BE_DONE, Transfers
+from kvbench.cache.transfers import COPY_KINDS, MUST_BE_DONE, Transfers
 from kvbench.engine.copies import Outcome
 from tests.engine.fakes import FakeRunner
 

@@ -13,17 +13,8 @@ import numpy as np
 
 from kvbench.cache.content import Content
 from kvbench.cache.swap import Swapped
-from kvbench.cache.types import (
-    Admission,
-    AppendPlan,
-    CacheSettings,
-    CacheStats,
-    Int32s,
-    Int64s,
-    Plan,
-    Transfers,
-    WithoutTiers,
-)
+from kvbench.cache.transfers import Transfers
+from kvbench.cache.types import Admission, AppendPlan, CacheSettings, CacheStats, Int32s, Int64s, Plan, WithoutTiers
 from kvbench.errors import InternalError
 
 Key = tuple[str | None, tuple[int, ...]]

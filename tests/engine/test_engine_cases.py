@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from kvbench.cache.content import Content
-from kvbench.cache.types import Transfers
+from kvbench.cache.transfers import Transfers
 from kvbench.engine.batch import StepBatch
 from kvbench.engine.loop import EngineLoop
 from kvbench.engine.policies.registry import ADMISSION_POLICIES, VICTIM_POLICIES

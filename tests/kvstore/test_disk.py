@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from kvbench.cache.types import Transfers
+from kvbench.cache.transfers import Transfers
 from kvbench.engine.copies import Outcome
 from kvbench.engine.kvstore import disk as disk_module
 from kvbench.engine.kvstore.block_file import HEADER_BYTES, BlockFileError, identity_of, read_block, write_block

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from kvbench.cache.types import Transfers
+from kvbench.cache.transfers import Transfers
 from kvbench.engine.kvstore.codec import decode, encode
 from kvbench.engine.kvstore.layout import ELEMENTS
 from kvbench.engine.kvstore.reading_writing import TorchIO

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from kvbench.cache.types import Transfers
+from kvbench.cache.transfers import Transfers
 from kvbench.engine.kvstore.store import KVStore
 from kvbench.errors import CannotRunError, InternalError
 from tests.attention.batches import one_layer

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from kvbench.errors import InternalError
-from kvbench.measure.warnings import Warning
+from kvbench.measure.warnings import RowWarning
 from kvbench.store.parts import read_part, read_parts, write_part
 from kvbench.store.run import RunFolder, open_run
 from tests.store.samples import plan, sample, step_record
@@ -34,7 +34,11 @@ def test_a_part_reads_back_as_it_was_written(run_dir: Path) -> None:
 
 
 def test_numpy_scalars_and_named_tuples_are_stored_as_plain_values(run_dir: Path) -> None:
-    row = {"output_tokens_per_s": np.float64(2.5), "steps": np.int64(7), "warnings": [Warning("w", {"n": np.int32(1)})]}
+    row = {
+        "output_tokens_per_s": np.float64(2.5),
+        "steps": np.int64(7),
+        "warnings": [RowWarning("w", {"n": np.int32(1)})],
+    }
     part = read_part(write_part(run_dir, sample(**row)))
     assert (part.row["output_tokens_per_s"], part.row["steps"]) == (2.5, 7)
     assert json.loads(part.row["warnings"]) == [{"name": "w", "numbers": {"n": 1}}]

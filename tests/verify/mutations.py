@@ -123,7 +123,7 @@ def _ignore_salts(patch: pytest.MonkeyPatch) -> None:
 
 def _count_hits_as_supply(patch: pytest.MonkeyPatch) -> None:
     """Cached hits are counted as blocks that may still be taken (E05)."""
-    look_up = admission._look_up
+    look_up = admission.look_up
 
     def forgetful(books_: Any, sequence_content: Any) -> Any:
         groups, common = look_up(books_, sequence_content)
@@ -131,7 +131,7 @@ def _count_hits_as_supply(patch: pytest.MonkeyPatch) -> None:
             hits.was_cached = np.zeros(len(hits.was_cached), bool)
         return groups, common
 
-    patch.setattr(admission, "_look_up", forgetful)
+    patch.setattr(admission, "look_up", forgetful)
 
 
 def _forget_promises(patch: pytest.MonkeyPatch) -> None:
@@ -201,13 +201,13 @@ def _the_last_owner_frees_all(patch: pytest.MonkeyPatch) -> None:
 
 def _hit_the_whole_prompt(patch: pytest.MonkeyPatch) -> None:
     """A prompt that is cached whole computes nothing (E12)."""
-    look_up = admission._look_up
+    look_up = admission.look_up
 
     def greedy(books_: Any, own: Any) -> Any:
         longer = content.Content(np.append(own.tokens, 0), salt=own.salt)
         return look_up(books_, longer)
 
-    patch.setattr(admission, "_look_up", greedy)
+    patch.setattr(admission, "look_up", greedy)
 
 
 MUTATIONS: dict[str, Mutation] = {

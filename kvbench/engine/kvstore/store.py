@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from kvbench.cache.reblock import ReblockPlan
-    from kvbench.cache.types import Transfers
+    from kvbench.cache.transfers import Transfers
     from kvbench.engine.copies import Outcome
     from kvbench.engine.kvstore.disk import DiskFiles
     from kvbench.engine.kvstore.scales import TensorScales

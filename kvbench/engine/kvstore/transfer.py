@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from kvbench.cache.types import ARRIVALS, Transfers
+from kvbench.cache.transfers import ARRIVALS, COPY_KINDS, Transfers
 from kvbench.engine.copies import Outcome
 from kvbench.engine.kvstore.jobs import Job, Jobs, StreamCopy
 from kvbench.errors import InternalError
@@ -196,16 +196,7 @@ class BlockMover:
             _check_blocks(kind, there, self._blocks[destination])
 
 
-_PLACES = {
-    "demote": ("host", "disk"),
-    "offload": ("device", "host"),
-    "swap_out": ("device", "swap"),
-    "store": ("device", "host"),
-    "promote": ("host", "device"),
-    "load": ("disk", "device"),
-    "swap_in": ("swap", "device"),
-    "copy": ("device", "device"),
-}
+_PLACES = {**COPY_KINDS, "copy": ("device", "device")}
 
 
 def copy_blocks(source: Tensor, target: Tensor, here: list[int], there: list[int]) -> list[Tensor]:

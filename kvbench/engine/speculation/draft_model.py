@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from kvbench.cache.types import Transfers
+from kvbench.cache.transfers import Transfers
 from kvbench.engine.batch import StepBatch
 from kvbench.engine.runner import DeviceRunner
 from kvbench.engine.speculation.first_layers import ModelDrafter
