@@ -25,9 +25,9 @@ WeightDtype = Annotated[
 class EngineSettings(Settings):
     """How the engine keeps KV and forms batches."""
 
-    preset: Literal["none", "vllm", "trtllm-max-utilization", "trtllm-no-evict", "sglang", "orca", "contiguous"] = (
-        "none"
-    )
+    preset: Literal[
+        "none", "vllm", "trtllm-max-utilization", "trtllm-no-evict", "sglang", "hf-continuous", "orca", "contiguous"
+    ] = "none"
     """A serving system's policies, as near as this engine comes: sets what is left out here, explicit keys win.
     `kvbench suites presets` lists what each sets and cannot reproduce."""
 

@@ -34,7 +34,8 @@ PRESETS: dict[str, Preset] = {
             "victim": "last-arrived",
             "preemption": "recompute",
         },
-        source="vLLM: Kwon et al. 2023 §4.5; docs.vllm.ai, Automatic Prefix Caching, and block manager watermark 0.01",
+        source="vLLM: Kwon et al. 2023 §4.5; docs.vllm.ai, Automatic Prefix Caching, and CacheConfig (blocks of 16, "
+        "sha256); watermark 0.01 of the block manager before V1",
         cannot="partial prefills are not spread over several long prompts; asynchronous scheduling; the watermark is "
         "not held against a request while nobody runs",
     ),
@@ -82,10 +83,32 @@ PRESETS: dict[str, Preset] = {
             "victim": "fewest-tokens",
             "preemption": "recompute",
         },
-        source="SGLang: Zheng et al. 2023 (RadixAttention); docs.sglang.ai, server arguments and environment variables "
-        "SGLANG_INIT_NEW_TOKEN_RATIO and others",
+        source="SGLang: Zheng et al. 2023 (RadixAttention, longest prefix first; newer servers default to fcfs); "
+        "docs.sglang.ai, server arguments (pages of 1) and environment variables SGLANG_INIT_NEW_TOKEN_RATIO 0.7, "
+        "MIN_NEW_TOKEN_RATIO_FACTOR 0.14, NEW_TOKEN_RATIO_DECAY_STEPS 600, RETRACT_DECODE_STEPS 20",
         cannot="prefill batches apart from decode batches; its victim has the fewest output tokens, here the fewest "
-        "tokens; the longest match is sought among 32 that wait, not 128; starvation is bounded here",
+        "tokens; the longest match is sought among 32 that wait, not 128; starvation is bounded here; outputs are not "
+        "estimated as 4,096 tokens at most",
+    ),
+    "hf-continuous": Preset(
+        settings={
+            "batch_policy": "chunked",
+            "block_size": 256,
+            "prefix_cache": "hash",
+            "eviction": "lru",
+            "admission": "watermark",
+            "watermark": 0.2,
+            "order": "fcfs",
+            "victim": "last-arrived",
+            "preemption": "swap",
+        },
+        source="Hugging Face Transformers: ContinuousBatchingConfig (block_size 256, scheduler_type fifo, "
+        "allow_block_sharing) and FIFOScheduler (safety_margin 0.2; 0.15 in newer releases); docs, Continuous batching "
+        "architecture: offloading newest first, recomputed when the swap area is full. Needs swap_memory "
+        '(cpu_offload_space, off by default there: preemption = "recompute")',
+        cannot="cached blocks give way most recent first there, least recently used here; limits of a pass on KV read "
+        "and on requests; hybrid and window models share prefixes here; padding to captured graphs; asynchronous "
+        "batching; the margin is not held against a request while nobody runs",
     ),
     "orca": Preset(
         settings={

@@ -25,11 +25,11 @@ def cases(**content: Any) -> list[Case]:
 @pytest.mark.parametrize("name", PRESETS)
 def test_every_preset_is_valid_says_where_it_is_from_and_what_it_lacks(name: str) -> None:
     preset = PRESETS[name]
-    settings = EngineSettings(preset=name)  # type: ignore[arg-type]
+    settings = EngineSettings(preset=name, swap_memory=1 << 20)  # type: ignore[arg-type]
     assert {key: getattr(settings, key) for key in preset.settings} == preset.settings
     assert preset.source
     assert preset.cannot
-    sizes = {"kv_memory", "max_sequences", "max_batch_tokens", "max_context", "host_memory"}
+    sizes = {"kv_memory", "max_sequences", "max_batch_tokens", "max_context", "host_memory", "swap_memory"}
     assert not sizes & set(preset.settings), "a preset names policies, not sizes"
 
 
@@ -69,7 +69,7 @@ def test_a_preset_and_the_same_settings_spelled_out_are_one_case() -> None:
 
 
 def test_different_presets_are_different_cases() -> None:
-    found = cases(axes={"engine.preset": ["none", *PRESETS]})
+    found = cases(engine={"swap_memory": "1MiB"}, axes={"engine.preset": ["none", *PRESETS]})
     assert len({case.case_id for case in found}) == 1 + len(PRESETS)
 
 
@@ -83,8 +83,19 @@ def test_a_key_that_contradicts_the_preset_is_refused_with_the_reason() -> None:
         cases(engine={"preset": "orca", "prefix_cache": "hash"})
 
 
+def test_a_preset_that_swaps_leaves_the_size_of_the_swap_area_to_the_suite() -> None:
+    with pytest.raises(SuiteError, match="needs swap_memory"):
+        cases(engine={"preset": "hf-continuous"})
+    recomputes = cases(engine={"preset": "hf-continuous", "preemption": "recompute"})
+    assert [case.engine and case.engine.watermark for case in recomputes] == [0.2]
+
+
 @pytest.mark.parametrize(
-    "content", [{"engine": {"preset": "vllm", "block_size": 32}}, {"axes": {"engine.preset": [*PRESETS]}}]
+    "content",
+    [
+        {"engine": {"preset": "vllm", "block_size": 32}},
+        {"engine": {"swap_memory": "1MiB"}, "axes": {"engine.preset": [*PRESETS]}},
+    ],
 )
 def test_the_filled_in_suite_keeps_the_preset_alive(content: dict[str, Any]) -> None:
     """What the suite leaves to the preset is not written down as a default."""
