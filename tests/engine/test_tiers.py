@@ -17,6 +17,7 @@ from kvbench.engine.loop import EngineLoop
 from kvbench.engine.memory import table_rows
 from kvbench.engine.model import Model
 from kvbench.engine.policies.preemption import SwapElseRecompute
+from kvbench.engine.speculation.prompt_lookup import PromptLookup
 from kvbench.geometry.resolve import resolve_model
 from kvbench.spec.engine import EngineSettings
 from tests.engine.fakes import VOCAB, ManualClock, honest_output, job, run
@@ -60,6 +61,7 @@ def tiered_engine(
         max_context=48,
         prefix_cache=chosen.prefix_cache,
         hash_function=hash_function,
+        partial_block_reuse=chosen.partial_block_reuse,
         eviction=chosen.eviction,
         host_blocks=host,
         host_eviction=chosen.host_eviction,
@@ -72,7 +74,16 @@ def tiered_engine(
     runner = LateRunner(
         pool, chosen.block_size, clock, host, disk_blocks=disk, swap_blocks=swap, lag=lag, failing=failing, seed=seed
     )
-    return EngineLoop(make_manager(sizes), chosen, runner, block_bytes=64, vocab_size=VOCAB, clock=clock, check=True)
+    return EngineLoop(
+        make_manager(sizes),
+        chosen,
+        runner,
+        block_bytes=64,
+        vocab_size=VOCAB,
+        clock=clock,
+        check=True,
+        drafter=PromptLookup() if chosen.speculation == "prompt-lookup" else None,
+    )
 
 
 @st.composite
@@ -93,8 +104,11 @@ def engines(draw: st.DrawFn) -> EngineLoop:
         offload_when=draw(st.sampled_from(["evicted", "completed"])),
         store_threshold=draw(st.sampled_from([1, 2])),
         promotion="blocking" if policy == "static" else draw(st.sampled_from(["blocking", "overlapped"])),
-        prefix_cache="hash" if host else draw(st.sampled_from(["none", "hash"])),
+        prefix_cache=draw(st.sampled_from(["hash", "radix"] if host else ["none", "hash"])),
         host_eviction=draw(st.sampled_from(["lru", "arc"])),
+        speculation=draw(st.sampled_from(["none", "none", "prompt-lookup"])),
+        partial_block_reuse=draw(st.booleans()),
+        victim=draw(st.sampled_from(["last-arrived", "first-arrived", "fewest-tokens"])),
         block_size=draw(st.sampled_from([1, 2, 4])),
         admission=draw(st.sampled_from(["max-utilization", "guaranteed-no-evict"])),
         max_sequences=draw(st.sampled_from([1, 2, 5, 12])),
@@ -102,7 +116,7 @@ def engines(draw: st.DrawFn) -> EngineLoop:
     )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(load=jobs(), engine=engines(), aborts=st.dictionaries(st.integers(0, 30), st.integers(0, 11), max_size=2))
 def test_any_load_is_served_exactly_whatever_is_late_and_whatever_fails(
     load: list[Job], engine: EngineLoop, aborts: dict[int, int]
