@@ -76,6 +76,12 @@ class Transfers:
         keys: list[bytes] | None = getattr(self, f"{kind}_keys", None)
         return keys
 
+    def add(self, kind: str, here: list[int], there: list[int]) -> None:
+        """More copies of one kind, without digests."""
+        sources, destinations = self.pairs(kind)
+        sources += here
+        destinations += there
+
     def extend(self, other: Transfers) -> None:
         """Add the copies of another."""
         for kind in COPY_KINDS:

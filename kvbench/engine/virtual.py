@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from kvbench.cache.manager import make_manager
-from kvbench.cache.transfers import ARRIVALS, COPY_KINDS
+from kvbench.cache.transfers import COPY_KINDS
 from kvbench.costmodel.model import CostModel
 from kvbench.engine.cache_settings import cache_settings
 from kvbench.engine.clock import VirtualClock
@@ -40,6 +40,10 @@ if TYPE_CHECKING:
     from kvbench.spec.engine import EngineSettings
 
 
+_CHANNELS = {"store": "down", "promote": "up", "swap_in": "up", "demote": "disk", "load": "disk"}
+"""Kinds of copy that go on while a step computes → what carries them"""
+
+
 class VirtualRunner:
     """Every call advances the clock by what the cost model says of it."""
 
@@ -51,19 +55,48 @@ class VirtualRunner:
         self.draft_cost = draft_cost
         self.clock = clock
         self.vocab_size = vocab_size
+        self._under_way: list[tuple[float, str, list[int], list[int]]] = []
+        """When each ends, and what it copies"""
+        self._free_at: dict[str, float] = {}
+        self._last_s = 0.0
         self.reset()
 
     def start(self, transfers: Transfers) -> Outcome:
-        """One kind after another; the step waits for all of them."""
-        stall_s = 0.0
+        """Copies of `_CHANNELS` go on while steps compute, one after another on each channel; the step waits for the
+        others here, and in `poll` for those that it needs."""
+        outcome = Outcome()
+        self._notice_a_restart()
         for kind in COPY_KINDS:
-            seconds = self.cost.copies_s(kind, len(transfers.pairs(kind)[0]))
-            self.clock.advance(seconds)
-            stall_s += seconds if kind in ARRIVALS else 0.0
-        return Outcome(done=transfers, promotion_stall_s=stall_s)
+            here, there = transfers.pairs(kind)
+            if not here:
+                continue
+            seconds, channel = self.cost.copies_s(kind, len(here)), _CHANNELS.get(kind)
+            if channel is None:
+                self.clock.advance(seconds)
+                outcome.done.add(kind, here, there)
+            else:
+                ends = max(self._free_at.get(channel, 0.0), self.clock.now()) + seconds
+                self._free_at[channel] = ends
+                self._under_way.append((ends, kind, here, there))
+        return outcome
 
     def poll(self, *, wait: bool = False) -> Outcome:
-        return Outcome()
+        outcome = Outcome()
+        self._notice_a_restart()
+        if wait and self._under_way:
+            self.clock.wait_until(min(copy[0] for copy in self._under_way))
+        for _, kind, here, there in (copy for copy in self._under_way if copy[0] <= self.clock.now()):
+            outcome.done.add(kind, here, there)
+        self._under_way = [copy for copy in self._under_way if copy[0] > self.clock.now()]
+        return outcome
+
+    def _notice_a_restart(self) -> None:
+        """A clock that runs from 0 again: what was under way has ended long ago."""
+        now = self.clock.now()
+        if now < self._last_s:
+            self._free_at.clear()
+            self._under_way = [(now, *copy[1:]) for copy in self._under_way]
+        self._last_s = now
 
     def forward(self, batch: StepBatch) -> int:
         """The number of rows that are sampled."""
@@ -86,6 +119,7 @@ class VirtualRunner:
         return (first + np.arange(count)) % self.vocab_size, -np.cumsum(draws, axis=1)
 
     def reset(self) -> None:
+        self._under_way, self._free_at, self._last_s = [], {}, 0.0
         self._draws = 0
 
 

@@ -50,7 +50,7 @@ def test_memory_for_not_even_one_block_is_refused_with_the_arithmetic(model: Mod
 
 def test_a_contiguous_pool_below_one_reservation_is_refused(model: Model) -> None:
     wanted = settings(allocator="contiguous", max_context=128, kv_memory=7 * BLOCK)
-    with pytest.raises(CannotRunError, match="too small for one contiguous reservation: 8 blocks"):
+    with pytest.raises(CannotRunError, match="too small for one reservation of the maximum: 8 blocks"):
         Engine(model, wanted)
     engine = Engine(model, wanted, kv_memory_bytes=8 * BLOCK)
     assert len(engine.generate([[1, 2, 3]], 4)[0]) == 4

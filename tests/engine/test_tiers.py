@@ -11,6 +11,9 @@ from hypothesis import given, note, settings
 
 from kvbench.cache.manager import make_manager
 from kvbench.cache.types import CacheSettings
+from kvbench.costmodel.model import CostModel
+from kvbench.costmodel.profiles import virtual_device
+from kvbench.costmodel.roofline import roofline
 from kvbench.engine.engine import Engine
 from kvbench.engine.job import Job
 from kvbench.engine.loop import EngineLoop
@@ -18,6 +21,7 @@ from kvbench.engine.memory import table_rows
 from kvbench.engine.model import Model
 from kvbench.engine.policies.preemption import SwapElseRecompute
 from kvbench.engine.speculation.prompt_lookup import PromptLookup
+from kvbench.engine.virtual import VirtualEngine
 from kvbench.geometry.resolve import resolve_model
 from kvbench.spec.engine import EngineSettings
 from tests.engine.fakes import VOCAB, ManualClock, honest_output, job, run
@@ -295,3 +299,31 @@ def damage(path: Path, how: int) -> None:
     else:
         other = next(file for file in path.parent.glob("*.kv") if file != path)
         path.write_bytes(other.read_bytes())
+
+
+def test_on_the_virtual_clock_overlapped_copies_cost_the_step_less_than_blocking_ones() -> None:
+    """Sixteen prompts that come back from the host while others decode: blocking stalls for exactly the copies'
+    price, overlapped for less; the same copies are made, and all that was asked for is served."""
+    geometry, one = resolve_model("tiny-llama"), 32 * 1024
+    stalls, copied = {}, {}
+    for promotion in ("blocking", "overlapped"):
+        chosen = EngineSettings.model_validate(
+            {
+                "kv_memory": 40 * one, "kv_dtype": "fp32", "max_sequences": 4, "prefix_cache": "hash",
+                "offload": "host", "host_memory": 400 * one, "promotion": promotion,
+            }
+        )  # fmt: skip
+        rates = roofline(virtual_device("h100")).rates
+        cost = CostModel(geometry, rates, weight_dtype="fp32", kv_dtype="fp32", block_size=16)
+        engine = VirtualEngine(geometry, chosen, cost, weight_dtype="fp32", max_context=256, check=True)
+        prompts = [[(7 * group + 3 * at) % 97 for at in range(64)] + [turn] for turn in range(2) for group in range(16)]
+        steps = run(engine, *(job(index, prompt, output=8) for index, prompt in enumerate(prompts)))
+        assert len(engine.take_finished()) == 32
+        stalls[promotion] = sum(step.promotion_stall_s for step in steps)
+        copied[promotion] = sum(step.host_promotions for step in steps)
+        if promotion == "blocking":
+            prices = [cost.copies_s("promote", step.host_promotions) for step in steps if step.host_promotions]
+            assert stalls[promotion] == pytest.approx(sum(prices))
+    assert copied["blocking"] > 0
+    assert copied["overlapped"] > 0
+    assert stalls["overlapped"] < stalls["blocking"]

@@ -78,7 +78,7 @@ class BlockMover:
         """Background copies that have ended."""
         outcome = Outcome()
         for job in self._jobs.take_ended(wait_for_one=wait):
-            _report(outcome.done if job.work.result() else outcome.failed, job.kind, job.here, job.there)
+            (outcome.done if job.work.result() else outcome.failed).add(job.kind, job.here, job.there)
         if self._disk is not None and self._disk.write_error is not None and not self._disk_error_told:
             self._disk_error_told = True
             outcome.disk_error = self._disk.write_error
@@ -104,7 +104,7 @@ class BlockMover:
         for block, place, key in pairs:
             work = None if self._disk is None else self._disk.write(place, key, [host[block] for host in hosts])
             if work is None:
-                _report(outcome.failed, "demote", [block], [place])
+                outcome.failed.add("demote", [block], [place])
             else:
                 self._jobs.add(Job("demote", [block], [place], work))
 
@@ -157,7 +157,7 @@ class BlockMover:
             if self._stream is not None:
                 self._stream.synchronize()
             del kept
-            _report(done, kind, here, there)
+            done.add(kind, here, there)
 
     def _later(self, kind: str, transfers: Transfers) -> None:
         """One kind, in the background, behind what was begun before."""
@@ -223,12 +223,6 @@ def copy_blocks(source: Tensor, target: Tensor, here: list[int], there: list[int
         for block, place in zip(here, there, strict=True):
             to_blocks[place] = from_blocks[block]
     return []
-
-
-def _report(to: Transfers, kind: str, here: list[int], there: list[int]) -> None:
-    sources, destinations = to.pairs(kind)
-    sources += here
-    destinations += there
 
 
 def _check_blocks(name: str, blocks: list[int], valid: range) -> None:
