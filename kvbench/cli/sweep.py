@@ -122,7 +122,7 @@ def _loaded(
 
 def _planned(loaded: LoadedSuite, resume: Path | None, repetitions: int | None, *, is_named_by_run: bool) -> SweepPlan:
     """The plan; what an earlier run decided, and the command line leaves open, stays."""
-    from kvbench.sweep.plan import make_plan
+    from kvbench.sweep.planner import make_plan
     from kvbench.sweep.resume import auto_kv_bytes_of, repetitions_of
 
     if resume is None:

@@ -19,7 +19,8 @@ from kvbench.spec.load import LoadedSuite, load_suite
 from kvbench.store.parts import Sample
 from kvbench.store.run import Run, RunFolder, open_run
 from kvbench.sweep.headline import headline
-from kvbench.sweep.plan import PlannedCase, SweepPlan, make_plan
+from kvbench.sweep.plan import PlannedCase, SweepPlan
+from kvbench.sweep.planner import make_plan
 from kvbench.sweep.progress import SweepProgress
 from kvbench.sweep.resume import auto_kv_bytes_of, refuse_other_clock
 

@@ -11,7 +11,7 @@ import pytest
 from kvbench.spec.load import LoadedSuite
 from kvbench.sweep import dry_run
 from kvbench.sweep.estimate import Estimate
-from kvbench.sweep.plan import make_plan
+from kvbench.sweep.planner import make_plan
 
 Mini = Callable[..., LoadedSuite]
 

@@ -12,7 +12,7 @@ import pytest
 from kvbench.spec.load import LoadedSuite
 from kvbench.sweep import estimate as module
 from kvbench.sweep.estimate import estimate
-from kvbench.sweep.plan import make_plan
+from kvbench.sweep.planner import make_plan
 
 Mini = Callable[..., LoadedSuite]
 

@@ -14,8 +14,8 @@ from kvbench.measure.job import sample_row
 from kvbench.spec.load import LoadedSuite
 from kvbench.store.parts import Sample
 from kvbench.store.run import RunFolder
-from kvbench.sweep import plan as plan_module
-from kvbench.sweep.plan import make_plan
+from kvbench.sweep import machine, planner, resolve
+from kvbench.sweep.planner import make_plan
 from kvbench.sweep.run import run_suite
 from tests.checkpoints import write_checkpoint
 
@@ -95,7 +95,7 @@ def test_m04_other_code_is_another_sample(
     """A kernel's source changes between run and resume: the cases that use it run anew."""
     run = run_suite(mini(), out=tmp_path)
     first = run.cases
-    monkeypatch.setattr(plan_module, changed, lambda: "other code")
+    monkeypatch.setattr(planner, changed, lambda: "other code")
     second = run_suite(mini(), resume=run.path).cases
     assert set(second["case_id"]) == set(first["case_id"])
     assert not set(second["started_at"]) & set(first["started_at"])
@@ -121,9 +121,9 @@ def test_auto_kv_memory_stays_what_it_was_when_a_run_is_resumed(
 ) -> None:
     """Other memory is free by then; the samples that are there still count and later ones get the same bytes."""
     suite = mini(('kv_memory = "1MiB"', 'kv_memory = "auto"'))
-    monkeypatch.setattr(plan_module.resolve, "free_memory_bytes", lambda kind: 64 << 20)
+    monkeypatch.setattr(machine, "free_memory_bytes", lambda kind: 64 << 20)
     first = run_suite(suite, out=tmp_path)
-    monkeypatch.setattr(plan_module.resolve, "free_memory_bytes", lambda kind: 128 << 20)
+    monkeypatch.setattr(machine, "free_memory_bytes", lambda kind: 128 << 20)
     second = run_suite(suite, resume=first.path)
     assert list(second.cases["started_at"]) == list(first.cases["started_at"])
     assert second.plan["auto_kv_memory_bytes"] == first.plan["auto_kv_memory_bytes"] > 0
@@ -133,7 +133,7 @@ def test_auto_kv_memory_is_what_the_neediest_case_leaves_in_any_order(
     mini: Mini, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Every case gets the same bytes, and none is refused because a lighter one was asked first."""
-    monkeypatch.setattr(plan_module.resolve, "free_memory_bytes", lambda kind: 64 << 20)
+    monkeypatch.setattr(machine, "free_memory_bytes", lambda kind: 64 << 20)
     plans = [
         make_plan(
             mini(
@@ -235,7 +235,7 @@ def test_a_checkpoint_is_its_folder_even_when_a_preset_has_its_name(
 
 
 def test_more_requests_than_memory_can_list_are_refused_at_once(mini: Mini, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plan_module.resolve, "free_memory_bytes", lambda _: 1 << 30)
+    monkeypatch.setattr(resolve, "free_memory_bytes", lambda _: 1 << 30)
     with pytest.raises(CannotRunError, match=r"90,000,000 requests take 42\.9 GiB") as caught:
         make_plan(mini(("requests = 4", "requests = 90_000_000")))
     assert "workload.requests" in (caught.value.hint or "")

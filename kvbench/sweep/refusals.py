@@ -1,0 +1,102 @@
+"""Why a case cannot be served as it asks, before anything runs: model, workload and settings against each other."""
+
+from __future__ import annotations
+
+from kvbench.cache.reservations import largest_piece
+from kvbench.engine.memory import reserves_maximum, step_tokens
+from kvbench.engine.speculation.geometry import draft_block_bytes
+from kvbench.geometry.memory import pool_layout
+from kvbench.geometry.model import ModelGeometry
+from kvbench.spec.engine import EngineSettings
+from kvbench.spec.workload import WorkloadSettings
+from kvbench.sweep.machine import Machine
+from kvbench.sweep.resolve import context_limit
+from kvbench.units import format_bytes
+from kvbench.workload.build import Workload
+
+
+def cannot_serve(engine: EngineSettings, geometry: ModelGeometry) -> str | None:
+    """Why these settings do not go with this model; None when they do."""
+    if all(group.window is None for group in geometry.groups):
+        return None
+    tails = f"the sliding-window layers of {geometry.name} keep only the tails of prefixes"
+    if engine.offload != "none":
+        return f'offload = "{engine.offload}" keeps whole prefixes, and {tails}; use offload = "none" with this model'
+    if engine.preemption != "recompute":
+        return (
+            f'preemption = "{engine.preemption}" copies whole sequences, and {tails}; use "recompute" with this model'
+        )
+    if engine.partial_block_reuse and engine.prefix_cache != "none":
+        return f"partial_block_reuse goes by whole prefixes, and {tails}; switch it off for this model"
+    return None
+
+
+def too_long(workload: Workload, engine: EngineSettings, geometry: ModelGeometry) -> tuple[int, str]:
+    """How many requests can never be served (longer than the model, or than an empty pool), and the arithmetic."""
+    limit = context_limit(engine, geometry)
+    layout = pool_layout(geometry, engine.kv_dtype, engine.block_size, engine.kv_scales)
+    blocks = int(engine.kv_memory) // (layout.block_bytes + draft_block_bytes(geometry, engine))
+    piece = largest_piece(engine.allocator, blocks)
+    slides = engine.allocator == "paged"
+    endless = layout.longest_sequence(piece, step_tokens(engine) if slides else None)
+    pool = limit if endless is None else endless
+    if engine.reblock_to != "none":
+        pool = min(pool, _tokens_after_reblocking(engine, geometry, layout.block_bytes * (blocks + 1)))
+    if reserves_maximum(engine) and pool < limit:
+        pool = 0  # every sequence reserves the longest, and not even one of those fits
+    most = min(limit, pool)
+    count = sum(r.input_tokens + r.output_tokens > most for r in workload.requests)
+    held = f"{format_bytes(int(engine.kv_memory))} = {blocks} blocks of {engine.block_size} tokens hold {pool}"
+    if reserves_maximum(engine) and not pool:
+        held = f"{format_bytes(int(engine.kv_memory))} cannot hold one reservation of {limit} tokens"
+    elif piece < blocks:
+        held = f"{held} in the largest piece of {piece} blocks"
+    return count, f"the longest sequence that can be served is {most} tokens (context limit {limit}; {held})"
+
+
+def _tokens_after_reblocking(engine: EngineSettings, geometry: ModelGeometry, pool_bytes: int) -> int:
+    """Longest sequence in blocks of the other size in the same bytes, the null block among them."""
+    layout = pool_layout(geometry, engine.kv_dtype, int(engine.reblock_to), engine.kv_scales)
+    return layout.longest_sequence(pool_bytes // layout.block_bytes - 1) or 0
+
+
+def cannot_speculate(workload: WorkloadSettings, engine: EngineSettings, machine: Machine) -> str | None:
+    """Why these requests cannot be speculated on here; None when they can, or nobody speculates."""
+    if engine.speculation == "none":
+        return None
+    if workload.sampling.beams > 1:
+        return "beams are several continuations, and speculation drafts one: set speculation or sampling.beams to none"
+    if machine.is_virtual:
+        is_declared = engine.acceptance_rate is not None
+        return None if is_declared else "under the virtual clock speculation needs acceptance_rate, as in 0.7"
+    if engine.acceptance_rate is not None:
+        return "acceptance_rate is declared for the virtual clock; here the model finds out which drafts are right"
+    if workload.outputs == "forced":
+        return 'no draft can guess forced outputs: set workload.outputs = "sampled", or use the virtual clock'
+    return None
+
+
+def cannot_branch(workload: WorkloadSettings, engine: EngineSettings) -> str | None:
+    """Why requests of several sequences cannot be served under these settings; None when they can, or are of one."""
+    sampling = workload.sampling
+    width, what = (sampling.n, "samples") if sampling.n > 1 else (sampling.beams, "beams")
+    if width == 1:
+        return None
+    if width > engine.max_sequences:
+        return f"{width} {what} of a request are {width} sequences, and max_sequences is {engine.max_sequences}"
+    if engine.allocator != "paged":
+        return f'{what} of a request share blocks, which allocator = "{engine.allocator}" cannot'
+    return None
+
+
+def cannot_reblock(workload: Workload, engine: EngineSettings, geometry: ModelGeometry, machine: Machine) -> str | None:
+    """Why the pool could never be re-blocked as `reblock_to` asks; None when it can, or nobody asks."""
+    if engine.reblock_to == "none":
+        return None
+    if machine.is_virtual:
+        return "reblock_to moves real contents, which the virtual clock does not have"
+    if any(group.kind == "window" for group in geometry.groups):
+        return f"reblock_to keeps whole sequences, and {geometry.name} has sliding-window layers"
+    if engine.reblock_after >= len(workload.requests):
+        return f"reblock_after is {engine.reblock_after}, and the workload has {len(workload.requests)} requests"
+    return None
