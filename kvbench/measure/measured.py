@@ -14,6 +14,8 @@ from kvbench.engine.sampling import SamplingParams
 from kvbench.engine.serve import Served
 from kvbench.engine.telemetry import RequestRecord, StepRecord
 from kvbench.errors import DataError
+from kvbench.geometry.memory import pool_layout
+from kvbench.geometry.model import ModelGeometry
 from kvbench.measure.job import CaseJob, sample_row
 from kvbench.measure.metrics import case_metrics
 from kvbench.spec.engine import EngineSettings
@@ -72,18 +74,24 @@ def planned_workload(case: CaseJob) -> Workload:
 
 
 def measured(
-    served: Served, settings: EngineSettings, slo: SloSettings, reblocks: Sequence[ReblockRecord] = ()
+    served: Served,
+    settings: EngineSettings,
+    slo: SloSettings,
+    geometry: ModelGeometry,
+    reblocks: Sequence[ReblockRecord] = (),
 ) -> Measured:
     """A served workload with its metrics and the warnings about them."""
     block_sizes = np.full(len(served.steps), settings.block_size)
     for record in reblocks:
         block_sizes[[step.step >= record.step for step in served.steps]] = record.block_size
+    layout = pool_layout(geometry, settings.kv_dtype, settings.block_size, settings.kv_scales)
     metrics, warnings = case_metrics(
         served.requests,
         served.steps,
         slo=slo,
         wall_s=served.wall_s,
         block_size=block_sizes,
+        pieces=len(layout.pieces),
         offload=settings.offload,
     )
     row = {**metrics, **_reblocking(reblocks), "measured_s": served.wall_s}

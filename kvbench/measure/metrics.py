@@ -37,12 +37,13 @@ def case_metrics(
     slo: SloSettings,
     wall_s: float,
     block_size: int | NDArray[np.int64],
+    pieces: int = 1,
     offload: str = "none",
 ) -> tuple[dict[str, Value], list[RowWarning]]:
     """All metrics of an engine case (columns `ENGINE_METRICS`), None where there is nothing to say, and the warnings.
 
     `wall_s` runs from the start of the workload to its last token; `block_size` in tokens, of all steps or of each,
-    for shares of capacity.
+    for shares of capacity; `pieces` block tables of one sequence (`PoolLayout`), several in a hybrid model.
     Without a finished request or a step the metrics are empty and the warning `no_metrics` says so (M10).
     """
     finished = [r for r in requests if r.finish_reason in FINISHED and r.output_tokens > 0]
@@ -57,7 +58,7 @@ def case_metrics(
         **_goodput(requests, slo, wall_s),
         **latencies,
         **_busy(steps, wall_s),
-        **_occupancy(steps, block_size),
+        **_occupancy(steps, block_size, pieces),
         **_cache(steps),
         **_speculation(steps),
         "recomputed_tokens": sum(r.recomputed_tokens for r in requests),
@@ -164,7 +165,7 @@ def _busy(steps: Sequence[StepRecord], wall_s: float) -> dict[str, Value]:
     }
 
 
-def _occupancy(steps: Sequence[StepRecord], block_size: int | NDArray[np.int64]) -> dict[str, Value]:
+def _occupancy(steps: Sequence[StepRecord], block_size: int | NDArray[np.int64], pieces: int) -> dict[str, Value]:
     duration = _column(steps, "duration_s")
     capacity = _column(steps, "kv_capacity_bytes")
     slots = _column(steps, "kv_blocks_total") * block_size
@@ -173,7 +174,7 @@ def _occupancy(steps: Sequence[StepRecord], block_size: int | NDArray[np.int64])
     metrics: dict[str, Value] = {
         "kv_capacity_bytes": int(capacity.max()),
         "kv_blocks_total": int(_column(steps, "kv_blocks_total").max()),
-        "kv_capacity_tokens": int(slots.max()),
+        "kv_capacity_tokens": int((_column(steps, "kv_blocks_total") // pieces * block_size).max()),
         "kv_utilisation_mean": _mean_over_time(used, duration),
         "kv_utilisation_p50": _median_over_time(used, duration),
         "kv_utilisation_peak": float(used.max()),

@@ -80,12 +80,13 @@ def served_case(case: CaseJob, rates: Rates, slo: SloSettings, on_share: OnShare
     Raises `InternalError` when the engine's books do not add up afterwards."""
     settings = EngineSettings.model_validate(case.engine)
     workload = planned_workload(case)
-    engine = virtual_engine(_geometry(case), settings, rates, case.max_context)
+    geometry = _geometry(case)
+    engine = virtual_engine(geometry, settings, rates, case.max_context)
     asked = decoding_of(case)
     on_step = _until(timeout_s, share_of(workload, asked.width, on_share))
     served: Served = serve(engine, workload, sampling=asked.sampling, n=asked.n, beams=asked.beams, on_step=on_step)
     engine.check_invariants()
-    found = measured(served, settings, slo)
+    found = measured(served, settings, slo, geometry)
     found.row["attention_backend"] = BACKEND
     check_cold(found, served, case)
     return found

@@ -101,7 +101,7 @@ ENGINE_METRICS = (
     _count("context_tokens_total", "tokens", "KV tokens read by attention."),
     _count("kv_capacity_bytes", "B", "Size of the block pool."),
     _count("kv_blocks_total", "blocks", "Blocks of the pool."),
-    _count("kv_capacity_tokens", "tokens", "Tokens that the pool has slots for.", "higher"),
+    _count("kv_capacity_tokens", "tokens", "Tokens whose KV, in all layers, the pool has slots for.", "higher"),
     _ratio("kv_utilisation_mean", "", "Share of the pool that live sequences hold, mean over time in steps."),
     _ratio("kv_utilisation_p50", "", "The same, median over time in steps."),
     _ratio("kv_utilisation_peak", "", "The same, peak."),

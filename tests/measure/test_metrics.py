@@ -175,6 +175,14 @@ def test_m22_hit_rate_counts_first_admissions_once() -> None:
     assert metrics_of([request_record()], [step_record()])["prefix_hit_rate"] is None
 
 
+def test_capacity_counts_a_token_once_though_a_hybrid_model_stores_it_in_several_pieces() -> None:
+    steps = [step_record(kv_blocks_total=100)]
+    assert metrics_of([request_record()], steps)["kv_capacity_tokens"] == 100 * BLOCK
+    hybrid = metrics_of([request_record()], steps, pieces=3)
+    assert hybrid["kv_capacity_tokens"] == 33 * BLOCK
+    assert hybrid["kv_blocks_total"] == 100
+
+
 def test_m30_latency_counts_from_the_scheduled_arrival_and_queueing_stands_apart() -> None:
     """64 requests at once, eight served at a time for one second each: queue time is its own metric and inside TTFT."""
     requests = [
