@@ -64,7 +64,7 @@ def measure_engine_case(
         engine.check_invariants()
     finally:
         engine.close()
-    found = measured(served, settings, slo, model.geometry, engine.reblocks)
+    found = measured(served, settings, slo, model.geometry, engine.sizes.max_context, engine.reblocks)
     found.row |= {
         "attention_backend": engine.attention.name,
         "setup_s": set_up - start,

@@ -14,6 +14,7 @@ from kvbench.engine.sampling import SamplingParams
 from kvbench.engine.serve import Served
 from kvbench.engine.telemetry import RequestRecord, StepRecord
 from kvbench.errors import DataError
+from kvbench.geometry.budget import Load, table_bytes
 from kvbench.geometry.memory import pool_layout
 from kvbench.geometry.model import ModelGeometry
 from kvbench.measure.job import CaseJob, sample_row
@@ -78,6 +79,7 @@ def measured(
     settings: EngineSettings,
     slo: SloSettings,
     geometry: ModelGeometry,
+    max_context: int,
     reblocks: Sequence[ReblockRecord] = (),
 ) -> Measured:
     """A served workload with its metrics and the warnings about them."""
@@ -94,7 +96,13 @@ def measured(
         pieces=len(layout.pieces),
         offload=settings.offload,
     )
-    row = {**metrics, **_reblocking(reblocks), "measured_s": served.wall_s}
+    load = Load(settings.max_sequences, settings.max_batch_tokens, max_context)
+    row = {
+        **metrics,
+        **_reblocking(reblocks),
+        "measured_s": served.wall_s,
+        "table_bytes": table_bytes(layout, load),
+    }
     return Measured(row, served.requests, served.steps, [warning.as_dict() for warning in warnings])
 
 

@@ -86,7 +86,7 @@ def served_case(case: CaseJob, rates: Rates, slo: SloSettings, on_share: OnShare
     on_step = _until(timeout_s, share_of(workload, asked.width, on_share))
     served: Served = serve(engine, workload, sampling=asked.sampling, n=asked.n, beams=asked.beams, on_step=on_step)
     engine.check_invariants()
-    found = measured(served, settings, slo, geometry)
+    found = measured(served, settings, slo, geometry, engine.sizes.max_context)
     found.row["attention_backend"] = BACKEND
     check_cold(found, served, case)
     return found

@@ -12,32 +12,18 @@ from typing import Any
 from kvbench.analysis.pareto import pareto_front
 from kvbench.analysis.summary import CaseSummary, summarise
 from kvbench.errors import DataError, UsageError
+from kvbench.report.headlines import DERIVED, HEADLINES, selected
 from kvbench.report.notes import case_notes, consistency_notes, import_notes
 from kvbench.store.case_columns import METRICS
 from kvbench.store.columns import Column
 from kvbench.store.run import Run
 
-HEADLINES: dict[str, tuple[str, ...]] = {
-    "engine": (
-        "output_tokens_per_s", "spread", "ttft_p50_s", "tpot_p50_s", "goodput_per_s", "prefix_hit_rate", "preemptions",
-        "kv_capacity_tokens", "prefill_tokens_per_busy_s", "decode_tokens_per_busy_s", "kv_error_rel_rms",
-        "ttft_p95_s", "active_sequences_max", "kv_utilisation_peak", "internal_share_mean", "reserved_share_mean",
-        "evictions", "host_promotions", "promotion_stall_s", "reblock_s", "reblock_dropped_tokens", "e2e_p50_s",
-    ),
-    "kernel": (
-        "decode_s", "spread", "bytes_per_s", "copy_share", "error_rel_rms", "iterations", "lag1_autocorrelation",
-    ),
-}  # fmt: skip
-"""Most telling first: a narrow terminal drops columns from the end."""
 PRIMARY = {"engine": "output_tokens_per_s", "kernel": "decode_s"}
+_EMPTY = ("internal_share_mean", "reserved_share_mean")
 PARETO = (("output_tokens_per_s", True), ("ttft_p50_s", False), ("tpot_p50_s", False))
-DERIVED = {
-    "spread": Column("spread", "float64", "", "Largest − smallest sample of the main metric, over its median."),
-    "copy_share": Column("copy_share", "float64", "", "Bytes per second over the measured copy rate.", "higher"),
-}
 _FACTS = (
     "model", "attention_mode", "device_name", "clock", "cost_model", "threads", "kv_memory", "sharing",
-    "attention_backend", "slo_ttft_s", "slo_tpot_s", "slo_e2e_s",
+    "attention_backend", "buffers", "slo_ttft_s", "slo_tpot_s", "slo_e2e_s",
 )  # fmt: skip
 
 
@@ -64,6 +50,9 @@ class CaseLine:
         if name == "copy_share":
             rate, copy = self.value("bytes_per_s"), self.value("copy_bytes_per_s")
             return rate / copy if rate is not None and copy else None
+        if name == "filled_share":
+            held, *empty = (self.value(n) for n in ("kv_utilisation_mean", *_EMPTY))
+            return 1 - sum(share or 0 for share in empty) / held if held else None
         if name == "spread":
             main = metrics.get(PRIMARY[self.summary.kind]) if self.summary else None
             return main.relative_range if main and main.count > 1 else None
@@ -84,6 +73,8 @@ class CaseTable:
     constants: dict[str, Any]
     best: set[tuple[str, str]] = field(default_factory=set)
     """(case_id, metric) of the best values."""
+    said_once: list[Column] = field(default_factory=list)
+    """Metrics that are the same in every case: in `constants`, and in the formats for machines."""
     has_pareto: bool = False
     is_chosen: bool = False
     """The metrics were asked for by name, or all were."""
@@ -192,19 +183,17 @@ def key_axes(axes: list[str], lines: list[CaseLine]) -> list[str]:
 
 
 def _metrics(table: CaseTable, kind: str, show_all: bool) -> list[Column]:
-    """Headline metrics (or all) that some case has; one that is zero everywhere is said once above."""
-    names = [*HEADLINES[kind], *(n for n in METRICS if n not in HEADLINES[kind])] if show_all else HEADLINES[kind]
-    found = []
-    for name in names:
-        values = [line.value(name) for line in table.lines if line.ok_samples]
-        if all(value is None for value in values):
-            continue
-        if not show_all and len(values) > 1 and all(value == 0 for value in values):
-            if name != "spread":
-                table.constants[name] = 0
-            continue
-        found.append(_named(name))
-    return found
+    """Headline metrics (or all) that some case has; what is the same in all of them is said once above."""
+    names = [*HEADLINES[kind], *(n for n in METRICS if n not in HEADLINES[kind])]
+    ran = [line for line in table.lines if line.ok_samples]
+    values = {name: [line.value(name) for line in ran] for name in names}
+    if show_all:
+        return [_named(name) for name in names if any(value is not None for value in values[name])]
+    settled = {name for name, column in METRICS.items() if column.type == "int64"} | {"kv_utilisation_peak"}
+    found = selected(kind, values, settled)
+    table.constants |= found.same
+    table.said_once = [_named(name) for name in found.same]
+    return [_named(name) for name in found.shown]
 
 
 def _best(lines: list[CaseLine], column: Column) -> Iterable[tuple[str, str]]:

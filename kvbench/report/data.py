@@ -11,7 +11,9 @@ from kvbench.tabulate import as_json, comma_separated
 def csv_report(report: Report) -> str:
     """One row per case: kind, case_id, clock, axes, status, samples, front, then each metric as median, min and max."""
     axes = list(dict.fromkeys(name for table in report.tables for name in table.axes))
-    metrics = list(dict.fromkeys(column.name for table in report.tables for column in table.metrics))
+    metrics = list(
+        dict.fromkeys(column.name for table in report.tables for column in (*table.metrics, *table.said_once))
+    )
     head = ["kind", "case_id", "clock", *axes, "status", "samples", "ok_samples", "pareto"]
     head += [f"{name}{ending}" for name in metrics for ending in ("", "_min", "_max")]
     return comma_separated(
@@ -54,7 +56,7 @@ def _json_case(table: CaseTable, line: CaseLine) -> dict[str, Any]:
         "samples": line.samples,
         "ok_samples": line.ok_samples,
         "pareto": line.is_pareto,
-        "metrics": {column.name: _json_metric(line, column.name) for column in table.metrics},
+        "metrics": {column.name: _json_metric(line, column.name) for column in (*table.metrics, *table.said_once)},
         "warnings": [{"name": n, "numbers": numbers} for n, numbers in summary.warnings] if summary else [],
         "errors": summary.errors if summary else [],
     }

@@ -80,6 +80,29 @@ def test_what_is_the_same_everywhere_is_said_once_above(tmp_path: Path) -> None:
     assert "SLO TPOT 100 ms" in text
 
 
+def test_a_count_that_is_the_same_in_every_case_is_no_column_and_a_zero_of_what_is_off_is_not_said(
+    tmp_path: Path,
+) -> None:
+    same = {"kv_capacity_tokens": 512, "swap_out_bytes": 0, "prefix_lookup_s": 0.25, "prefix_hit_rate": None}
+    run = run_of(tmp_path, [{**same, "host_promotions": n, "output_tokens_per_s": 10.0} for n in (0, 3)])
+    text = shown(run)
+    head = next(line for line in text.splitlines() if "status" in line)
+    assert "kv capacity tokens 512" in text.splitlines()[1]
+    assert "kv capacity tokens" not in head
+    assert "host promotions" in head
+    assert "output tokens/s" in head
+    assert "swap out" not in text
+    assert "prefix lookup" not in text
+    assert next(csv.DictReader(io.StringIO(shown(run, "csv"))))["kv_capacity_tokens"] == "512.0"
+
+
+def test_what_of_the_held_slots_has_a_token(tmp_path: Path) -> None:
+    """Of the pool 80 % held, 10 % tails and 30 % reserved: half of what is held is filled."""
+    shares = {"kv_utilisation_mean": 0.8, "internal_share_mean": 0.1, "reserved_share_mean": 0.3}
+    cases = json.loads(shown(run_of(tmp_path, [shares, {}]), "json"))["cases"]
+    assert cases[0]["metrics"]["filled_share"]["median"] == pytest.approx(0.5)
+
+
 def test_the_best_of_a_column_is_marked_in_every_tie_and_not_where_nothing_differs(tmp_path: Path) -> None:
     run = run_of(tmp_path, [{"ttft_p50_s": t, "tpot_p50_s": 0.5} for t in (0.1, 0.1, 0.2, 0.3)])
     text = shown(run, metrics=["ttft_p50_s", "tpot_p50_s"])
