@@ -101,7 +101,7 @@ def measured(
         **metrics,
         **_reblocking(reblocks),
         "measured_s": served.wall_s,
-        "table_bytes": table_bytes(layout, load),
+        "block_table_bytes": table_bytes(layout, load),
     }
     return Measured(row, served.requests, served.steps, [warning.as_dict() for warning in warnings])
 

@@ -20,7 +20,7 @@ HEADLINES: dict[str, tuple[str, ...]] = {
         "reserved_share_mean", "external_share_mean", "recomputed_tokens", "evictions", "prefix_lookup_s",
         "host_promotions", "disk_promotions", "promotion_stall_s", "host_offload_bytes", "host_promoted_bytes",
         "swap_out_bytes", "swap_in_bytes", "swap_refusals", "failed_copies", "copy_on_write_copies", "rollbacks",
-        "passed_over_max", "table_bytes", "reblock_s", "reblock_bytes", "reblock_dropped_tokens", "e2e_p50_s",
+        "passed_over_max", "block_table_bytes", "reblock_s", "reblock_bytes", "reblock_dropped_tokens", "e2e_p50_s",
     ),
     "kernel": (
         "decode_s", "spread", "bytes_per_s", "copy_share", "error_rel_rms", "iterations", "lag1_autocorrelation",

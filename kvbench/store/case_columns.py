@@ -181,7 +181,7 @@ COSTS = (
     _seconds("warmup_s", "Warm-up on foreign tokens.", ""),
     _seconds("measured_s", "The measured window.", ""),
     _seconds("case_s", "Everything that the sample took, by the real clock.", ""),
-    _count("table_bytes", "B", "Block tables and slot mapping of the largest step.", "lower"),
+    _count("block_table_bytes", "B", "Block tables and slot mapping of the largest step.", "lower"),
     _count("peak_rss_bytes", "B", "Largest resident memory of the process that measured, so far."),
 )
 
