@@ -198,10 +198,10 @@ class Books:
             self._unpin(block)
 
     def _end_below(self, transfers: Transfers, ok: bool) -> None:
-        for tier, kinds in (("host", ("offload_host", "store_host")), ("disk", ("demote_disk",))):
-            for kind in kinds:
-                for block in getattr(transfers, kind):
-                    self._below().copied_down(tier, block, ok)
+        to_host = transfers.offload_host + transfers.store_host
+        for tier, blocks in (("host", to_host), ("disk", transfers.demote_disk)):
+            for block in blocks:
+                self._below().copied_down(tier, block, ok)
         for tier, kind in UP.items():
             for source, block in zip(*transfers.pairs(kind), strict=True):
                 self._arrive(block, self._below().copied_up(tier, source, ok))

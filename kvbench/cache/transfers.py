@@ -73,8 +73,7 @@ class Transfers:
 
     def keys(self, kind: str) -> list[bytes] | None:
         """The list of digests of a kind that goes to disk or comes from there, else None."""
-        keys: list[bytes] | None = getattr(self, f"{kind}_keys", None)
-        return keys
+        return {"demote": self.demote_keys, "load": self.load_keys}.get(kind)
 
     def add(self, kind: str, here: list[int], there: list[int]) -> None:
         """More copies of one kind, without digests."""

@@ -53,13 +53,13 @@ _KNOWN: dict[str, tuple[Any, ...]] = {
     "partial_block_reuse": (False,),
     "reblock_to": ("none",),
 }
-"""Settings under which runs are possible; one that does not exist is at its plain value."""
+"""Settings under which runs are possible."""
 
 
 def can_ever_run(settings: EngineSettings, scheduler: Scheduler) -> bool:
     """Whether runs are worth trying under these settings."""
     return (
-        all(getattr(settings, name, values[0]) in values for name, values in _KNOWN.items())
+        all(getattr(settings, name) in values for name, values in _KNOWN.items())
         and type(scheduler.policy) in (Static, Continuous, Chunked)
         and type(scheduler.admission) in (MaxUtilization, GuaranteedNoEvict)
         and type(scheduler.waiting) is WaitingQueue

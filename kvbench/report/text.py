@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from kvbench.report.build import CaseLine, CaseTable, Report
@@ -102,26 +103,34 @@ def _grid(table: CaseTable) -> Grid:
     heads: list[Head] = []
     columns: list[Callable[[CaseLine], str]] = []
 
-    def add(text: str, rank: int, cell: Callable[[CaseLine], str], is_metric: bool = False) -> None:
+    def add(text: str, rank: int, cell: Callable[[CaseLine], str], *, is_metric: bool = False) -> None:
         heads.append(Head(one_line(text), rank, is_metric))
         columns.append(cell)
 
     for n, name in enumerate(table.axes):
         rank = 0 if name in table.key_axes else _SPARE_AXES + n
-        add(name, rank, lambda line, name=name: setting_cell(name, line.axes.get(name)))  # type: ignore[misc]
+        add(name, rank, partial(_axis, name))
     add("status", 0, lambda line: line.status)
     add("samples", 0, _samples)
     if table.has_pareto:
         add("front", 0, lambda line: _FRONT if line.is_pareto else "")
     for n, column in enumerate(table.metrics):
         rank = 1 + n if n < _MAIN_METRICS else _SPARE_METRICS + n
-        add(metric_label(column), rank, lambda line, column=column: _metric(table, line, column), True)  # type: ignore[misc]
+        add(metric_label(column), rank, partial(_metric, table, column), is_metric=True)
     for n, name in enumerate(table.facts):
-        add(name, _SPARE_FACTS + n, lambda line, name=name: setting_cell(name, line.facts.get(name)))  # type: ignore[misc]
+        add(name, _SPARE_FACTS + n, partial(_fact, name))
     return Grid(heads, [[cell(line) for cell in columns] for line in table.lines])
 
 
-def _metric(table: CaseTable, line: CaseLine, column: Column) -> str:
+def _axis(name: str, line: CaseLine) -> str:
+    return setting_cell(name, line.axes.get(name))
+
+
+def _fact(name: str, line: CaseLine) -> str:
+    return setting_cell(name, line.facts.get(name))
+
+
+def _metric(table: CaseTable, column: Column, line: CaseLine) -> str:
     text = metric_cell(line.value(column.name), column)
     return f"{text} {_BEST}" if (line.case_id, column.name) in table.best else text
 

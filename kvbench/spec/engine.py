@@ -131,7 +131,7 @@ class EngineSettings(Settings):
 
     hash_function: Literal["xxh3-128", "sha256"] = "xxh3-128"
     """Digest of the prefix cache; hits compare tokens as well, so xxh3-128 is safe against collisions. `radix` needs
-    digests for lower tiers only."""
+    digests for lower tiers only. The blocks of sliding-window layers are named by sha256 under either."""
 
     partial_block_reuse: bool = False
     """Reuse also the front of a block in which a prompt parts from all others: the block is copied, and what is cached

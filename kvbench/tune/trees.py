@@ -38,6 +38,7 @@ def predict(forest: Forest, x: Floats) -> tuple[Floats, Floats]:
 
 @numba.njit(cache=True)  # type: ignore[misc, unused-ignore]
 def _fit(x, y, trees, tries, seed):  # type: ignore[no-untyped-def]
+    """Nodes are split in the order in which they are made; the rows of a node are `rows[begins:ends]`."""
     n, features = x.shape
     most = 2 * n + 1
     feature = np.full((trees, most), -1, np.int32)
@@ -48,7 +49,7 @@ def _fit(x, y, trees, tries, seed):  # type: ignore[no-untyped-def]
     begins, ends = np.empty(most, np.int64), np.empty(most, np.int64)
     np.random.seed(seed)
     for tree in range(trees):
-        for i in range(n):
+        for i in range(n):  # a bootstrap sample
             rows[i] = np.random.randint(n)
         begins[0], ends[0], nodes, node = 0, n, 1, 0
         while node < nodes:
@@ -58,6 +59,7 @@ def _fit(x, y, trees, tries, seed):  # type: ignore[no-untyped-def]
                 total += y[rows[i]]
                 squares += y[rows[i]] ** 2
             value[tree, node] = total / count
+            # The split that gains most among `tries` features that vary here, each cut at random.
             best, chosen, cut, tried = 1e-12, -1, 0.0, 0
             if count > 1 and squares - total * total / count > 1e-12:
                 for _ in range(4 * tries):
@@ -83,7 +85,7 @@ def _fit(x, y, trees, tries, seed):  # type: ignore[no-untyped-def]
                     gain = below_total**2 / below + rest**2 / above - total * total / count
                     if gain > best:
                         best, chosen, cut = gain, f, at
-            if chosen >= 0:
+            if chosen >= 0:  # rows below the cut first, the others behind, both in their order
                 a, b = begin, 0
                 for i in range(begin, end):
                     if x[rows[i], chosen] <= cut:

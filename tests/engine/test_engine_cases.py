@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
 from typing import Any
 
 import numpy as np
@@ -356,3 +357,22 @@ def test_e76_a_readmission_consults_the_host_tier_again() -> None:
     assert totals(steps)["readmission_hits"] == 4
     assert sum(step.host_offload_bytes for step in steps) > 0
     assert engine.take_outputs() == {one.request_id: honest_output(one) for one in load}
+
+
+@pytest.mark.parametrize("policy", ["static", "continuous", "chunked"])
+def test_e70_the_arrays_of_a_step_are_not_written_again_by_later_ones(policy: str) -> None:
+    """A device may still be reading the block tables of a step while the next one is prepared: every array of every
+    batch, at the end of a run with preemptions, is what it was when its step began."""
+    engine = fake_engine(9, manager="real", batch_policy=policy, prefix_cache="hash")
+    forward, seen = engine.runner.forward, []
+
+    def remembering_forward(batch: StepBatch) -> Any:
+        seen.append((batch, deepcopy(batch)))
+        return forward(batch)
+
+    engine.runner.forward = remembering_forward  # type: ignore[method-assign]
+    steps = run(engine, *(job(index, 3 + index % 4, output=14) for index in range(7)))
+    assert totals(steps)["preemptions"] > 0
+    for batch, then in seen:
+        for name in ("token_ids", "positions", "slots", "block_tables", "query_starts", "context_lengths"):
+            assert np.array_equal(getattr(batch, name), getattr(then, name)), name
