@@ -54,9 +54,6 @@ class Arrivals:
         stored = self.contents[block]
         return block if stored.parent == parent and stored.tokens == tokens else None
 
-    def is_pending(self, block: int) -> bool:
-        return block in self.contents
-
     def expect(self, block: int, stored: Stored) -> None:
         """These contents are on their way into `block`; whoever wants them may share it."""
         if stored.name not in self.names:

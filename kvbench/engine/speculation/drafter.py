@@ -1,4 +1,4 @@
-"""Who drafts: the interface, and the drafters by name."""
+"""Who drafts: the interface."""
 
 from __future__ import annotations
 
@@ -9,12 +9,6 @@ if TYPE_CHECKING:
     from kvbench.engine.decodes import DecodeSet
     from kvbench.engine.schedule import Schedule
     from kvbench.engine.speculation.drafts import Drafts
-
-DRAFTERS = {
-    "prompt-lookup": "kvbench.engine.speculation.prompt_lookup:PromptLookup",
-    "first-layers": "kvbench.engine.speculation.first_layers:FirstLayers",
-    "draft-model": "kvbench.engine.speculation.draft_model:DraftModel",
-}
 
 
 class Drafter(Protocol):
