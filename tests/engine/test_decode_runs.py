@@ -96,7 +96,7 @@ def play(settings: EngineSettings, workload: Workload, *, in_runs: bool, monkeyp
     return Counted(served, counted[0], sorted(books.books.indexes[0].blocks))
 
 
-@pytest.mark.parametrize("seed", range(120))
+@pytest.mark.parametrize("seed", range(60))
 def test_runs_change_nothing_that_can_be_seen(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     settings, workload = settings_of(seed), workload_of(seed)
     plain = play(settings, workload, in_runs=False, monkeypatch=monkeypatch)
@@ -111,7 +111,7 @@ def test_runs_change_nothing_that_can_be_seen(seed: int, monkeypatch: pytest.Mon
 def test_most_steps_of_the_random_loads_are_taken_in_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Or the comparison above would compare the plain loop with itself."""
     total = taken = 0
-    for seed in range(40):
+    for seed in range(20):
         counted = play(settings_of(seed), workload_of(seed), in_runs=True, monkeypatch=monkeypatch)
         total += len(counted.served.steps)
         taken += counted.in_runs
