@@ -42,9 +42,8 @@ def _sizes() -> frozenset[str]:
 def metric_label(column: Column) -> str:
     """`ttft_p50_s` → `ttft p50`, `output_tokens_per_s` → `output tokens/s`: the cells carry the scaled unit."""
     name = column.name
-    for unit, ending in (("s", "_s"), ("B", "_bytes")):
-        if column.unit == unit:
-            name = name.removesuffix(ending)
+    if column.unit == "s":
+        name = name.removesuffix("_s")
     return name.replace("_per_", "/").replace("_", " ")
 
 
