@@ -243,11 +243,11 @@ class EngineLoop:
         if len(outcome):
             self._under_way -= len(outcome)
             self._arriving -= arriving(outcome.done) + arriving(outcome.failed)
-            spoiled = self.manager.complete(outcome.done)
-            if outcome.failed:
-                spoiled = self.manager.fail(outcome.failed)
+            # Failures first: what was copied on from a block that failed in the same batch is bad as well.
+            spoiled = set(self.manager.fail(outcome.failed)) if outcome.failed else set()
+            spoiled |= set(self.manager.complete(outcome.done))
             if spoiled:
-                self.scheduler.fall_back(spoiled)
+                self.scheduler.fall_back(sorted(spoiled))
         if outcome.disk_error is not None and self.disk_error is None:
             self.disk_error = outcome.disk_error
             self.manager.switch_off_disk()

@@ -13,9 +13,12 @@ from pydantic import ValidationError
 
 from kvbench.engine.memory import step_tokens
 from kvbench.geometry.memory import window_blocks
+from kvbench.cache.manager import make_manager
+from kvbench.errors import KvbenchError
 from kvbench.spec.engine import EngineSettings
 from kvbench.verify.honest import VOCAB, honest_outputs
 from kvbench.verify.scenario import FAULT_KINDS, Ask, Fault, Scenario
+from kvbench.verify.settings import cache_settings, engine_settings
 
 LONGEST_STEM = 48
 FAULT_RATE = 0.02
@@ -24,6 +27,7 @@ GROUPS: tuple[tuple[int | None, ...], ...] = (
     *((None,),) * 6, (None, None), (6,), (None, 9), (None, 3, 3, 20),
 )  # fmt: skip
 """Layer groups: a window each, None for full attention"""
+_SIZES = ("host_memory", "disk_memory", "swap_memory")
 _FIXED = frozenset({"attention", "weight_dtype", "kv_dtype", "kv_layout"})
 """Settings that only tensors know"""
 
@@ -31,11 +35,21 @@ _FIXED = frozenset({"attention", "weight_dtype", "kv_dtype", "kv_layout"})
 def draw_scenario(seed: int, fault_rate: float = FAULT_RATE) -> Scenario:
     """The scenario of this seed; the same in every process of this version."""
     rng = random.Random(seed)
+    while True:
+        scenario = _draw(rng, fault_rate)
+        try:
+            make_manager(cache_settings(scenario, engine_settings(scenario)))
+        except KvbenchError:  # what the cache refuses is not to be verified
+            continue
+        return scenario
+
+
+def _draw(rng: random.Random, fault_rate: float) -> Scenario:
     windows = rng.choice(GROUPS)
-    engine, settings = _draw_settings(rng, windows)
+    engine, settings = _draw_settings(rng)
     asks = tuple(_draw_asks(rng, settings.max_sequences if settings.allocator == "paged" else 1))
     longest = max(len(ask.prompt) + ask.output for ask in asks)
-    needed = max(sum(_most_blocks(window, ask, settings) for window in windows) for ask in asks)
+    needed = len(windows) * max(_blocks(ask, settings.block_size, windows) for ask in asks)
     blocks = needed + rng.choice([0, 0, 1, 2, 4, needed, 3 * needed])
     if settings.allocator != "paged":
         blocks = 2 * needed + rng.randrange(2 * needed)
@@ -44,17 +58,21 @@ def draw_scenario(seed: int, fault_rate: float = FAULT_RATE) -> Scenario:
         engine=engine,
         num_blocks=max(blocks, 2),
         host_blocks=rng.randint(1, 12) if settings.offload != "none" else 0,
+        disk_blocks=rng.randint(1, 20) if settings.offload == "host+disk" else 0,
+        swap_blocks=rng.randint(1, 40) if settings.preemption != "recompute" else 0,
         max_context=longest + rng.randrange(8),
         windows=windows,
         asks=asks,
         faults=tuple(_draw_faults(rng, turns, len(asks), fault_rate)),
+        lag=rng.choice([0, 0, 2, 5]),
         weak_hash=settings.prefix_cache == "hash" and rng.random() < 0.15,
     )
 
 
-def _blocks(ask: Ask, block_size: int) -> int:
-    """Blocks of one layer group that the request needs at most: what is full of its prompt is shared."""
-    shared = len(ask.prompt) // block_size
+def _blocks(ask: Ask, block_size: int, windows: tuple[int | None, ...]) -> int:
+    """Blocks of one layer group that the request needs at most: what is full of its prompt is shared. Where layers
+    slide, forks are counted without sharing."""
+    shared = len(ask.prompt) // block_size if set(windows) == {None} else 0
     return shared + ask.width * (-(-(len(ask.prompt) + ask.output) // block_size) - shared)
 
 
@@ -69,30 +87,22 @@ def _most_blocks(window: int | None, ask: Ask, settings: EngineSettings) -> int:
     return blocks if step is None else min(blocks, window_blocks(window, settings.block_size, step))
 
 
-def _draw_settings(rng: random.Random, windows: tuple[int | None, ...]) -> tuple[dict[str, Any], EngineSettings]:
+def _draw_settings(rng: random.Random) -> tuple[dict[str, Any], EngineSettings]:
     """Settings that go together, as the suite would refuse the others."""
     while True:
         drawn: dict[str, Any] = {
             "block_size": rng.choice([1, 2, 3, 4, 4, 8, 16]),
             "max_sequences": rng.choice([1, 2, 3, 5, 12]),
             "max_batch_tokens": rng.choice([1, 3, 8, 16, 64]),
+            **{name: 1 << 20 for name in _SIZES},
         }
         for name, values in _named_settings():
             if rng.random() < 0.6:
                 drawn[name] = rng.choice(values)
-        if drawn.get("offload", "none") != "none":
-            drawn["host_memory"] = 1 << 20
         try:
-            settings = EngineSettings.model_validate(drawn)
+            return drawn, EngineSettings.model_validate(drawn)
         except ValidationError:
             continue
-        if set(windows) == {None} or _keeps_tails(settings):
-            return drawn, settings
-
-
-def _keeps_tails(settings: EngineSettings) -> bool:
-    """Whether the settings go with window layers, which keep no whole prefixes."""
-    return settings.allocator == "paged" and settings.offload == "none" and not settings.partial_block_reuse
 
 
 def _named_settings() -> list[tuple[str, tuple[Any, ...]]]:

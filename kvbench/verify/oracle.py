@@ -1,8 +1,4 @@
-"""A device that keeps, where K and V would lie, numbers that say whose K and V they are.
-
-Two planes per slot: the chain number of the position (chain.py) and its token, so that a copy that forgets a part of
-a block shows, as one that forgets the scales of quantised KV would.
-"""
+"""A device that keeps, where K and V would lie, numbers that say whose K and V they are."""
 
 from __future__ import annotations
 
@@ -11,52 +7,39 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from kvbench.engine.copies import Outcome
 from kvbench.errors import InternalError
 from kvbench.verify.chain import ROOT, UInt64s, candidates_after, group_mark, next_link, token_after
 
 if TYPE_CHECKING:
     from kvbench.cache.transfers import Transfers
     from kvbench.cache.types import Int64s
+    from kvbench.engine.copies import Outcome
+    from kvbench.verify.places import Places
     from kvbench.engine.batch import StepBatch
     from kvbench.engine.sampling import SamplingParams
     from kvbench.engine.schedule import Candidates
 
-POISON = 0xDEAD
-"""What no position's number is: memory that was never written."""
-
-
 @dataclass
 class OracleDevice:
-    """`Runner` over `num_blocks` blocks shared by all layer groups, and a host tier."""
+    """`Runner` over memory that `places` keeps; its device blocks are shared by all layer groups."""
 
-    num_blocks: int
-    block_size: int
+    places: Places
     num_groups: int
-    host_blocks: int
     vocab_size: int
     steps: int = 0
     marks: list[int] = field(init=False)
 
     def __post_init__(self) -> None:
-        shape, host = (self.num_blocks + 1, self.block_size), (max(1, self.host_blocks), self.block_size)
-        self.links = np.full(shape, POISON, np.uint64)
-        self.tokens = np.full(shape, -1, np.int64)
-        self.host_links = np.full(host, POISON, np.uint64)
-        self.host_tokens = np.full(host, -1, np.int64)
+        self.block_size = self.places.block_size
+        self.num_blocks = self.places.sizes["device"] - 1
+        self.links, self.tokens = self.places.planes["device"].links, self.places.planes["device"].tokens
         self.marks = [group_mark(group) for group in range(self.num_groups)]
 
     def start(self, transfers: Transfers) -> Outcome:
-        """All copies at once, in their order."""
-        for here, there in ((self.links, self.host_links), (self.tokens, self.host_tokens)):
-            there[transfers.offload_host] = here[transfers.offload_device]
-            here[transfers.promote_device] = there[transfers.promote_host]
-            here[transfers.copy_destination] = here[transfers.copy_source]
-        return Outcome(done=transfers)
+        return self.places.start(transfers)
 
     def poll(self, *, wait: bool = False) -> Outcome:
-        """Nothing is ever under way."""
-        return Outcome()
+        return self.places.poll(wait=wait)
 
     def forward(self, batch: StepBatch) -> list[int]:
         """Write the step's positions, each from what is read back of the one before it; the wanted rows' numbers."""
@@ -91,8 +74,7 @@ class OracleDevice:
         return np.array([ids for ids, _ in found], np.int64), np.array([scores for _, scores in found])
 
     def reset(self) -> None:
-        self.links[:] = POISON
-        self.tokens[:] = -1
+        self.places.wipe()
 
     def stored(self, table: Int64s, group: int, first: int, end: int) -> tuple[UInt64s, Int64s]:
         """Numbers and tokens of positions [first, end) as a block table leads to them."""

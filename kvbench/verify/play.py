@@ -3,27 +3,25 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any, cast
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
-from pydantic import ValidationError
 
 from kvbench.cache.manager import make_manager
 from kvbench.cache.paged import PagedManager
-from kvbench.cache.types import CacheGroup, CacheManager, CacheSettings
+from kvbench.cache.types import CacheManager
 from kvbench.engine.beams import BeamParams
 from kvbench.engine.job import Job
 from kvbench.engine.loop import EngineLoop
-from kvbench.engine.memory import step_tokens
 from kvbench.engine.sampling import GREEDY, SamplingParams
 from kvbench.errors import InternalError, UsageError
-from kvbench.spec.engine import EngineSettings
 from kvbench.verify.corrupt import corrupt_and_detect
 from kvbench.verify.honest import VOCAB, honest_outputs, stop_tokens
 from kvbench.verify.oracle import OracleDevice
+from kvbench.verify.places import COPY_FAULTS, Places
+from kvbench.verify.settings import cache_settings, engine_settings
 from kvbench.verify.watch import Watch
-from kvbench.verify.weak_hash import WEAK, offer_weak_digest
 
 if TYPE_CHECKING:
     from kvbench.cache.types import Int32s
@@ -73,10 +71,17 @@ def play(scenario: Scenario) -> Outcome:
 class _Session:
     def __init__(self, scenario: Scenario) -> None:
         self.scenario = scenario
-        self.settings = _settings(scenario)
-        sizes = _cache_settings(scenario, self.settings)
+        self.settings = engine_settings(scenario)
+        sizes = cache_settings(scenario, self.settings)
         groups = len(scenario.windows)
-        self.device = OracleDevice(scenario.num_blocks, self.settings.block_size, groups, scenario.host_blocks, VOCAB)
+        sizes_in_blocks = {
+            "device": scenario.num_blocks + 1,
+            "host": scenario.host_blocks,
+            "disk": scenario.disk_blocks,
+            "swap": scenario.swap_blocks,
+        }
+        self.places = Places(sizes_in_blocks, self.settings.block_size, scenario.lag)
+        self.device = OracleDevice(self.places, groups, VOCAB)
         self.watch = Watch(make_manager(sizes), self.device)
         self.clock = TurnClock()
         self.engine = EngineLoop(
@@ -130,6 +135,10 @@ class _Session:
             self.watch.refusals.admissions += 1
         elif fault.kind == "refuse-growth" and self.settings.admission != "guaranteed-no-evict":
             self.watch.refusals.growths += 1
+        elif fault.kind == "copy":
+            self.places.faults.append(rng.choice(COPY_FAULTS))
+        elif fault.kind == "lose-disk":
+            self._lose_the_disk()
         elif fault.kind == "corrupt":
             unnoticed = corrupt_and_detect(self.watch, rng)
             if unnoticed is not None:
@@ -142,6 +151,13 @@ class _Session:
             return
         self.engine.check_invariants()
         self._aborted.add(request_id)
+
+    def _lose_the_disk(self) -> None:
+        """It can no longer be written: what the runner reports goes through the loop."""
+        if self.scenario.disk_blocks and not self.engine.disk_error:
+            self.engine.disk_error = "lost by the verification"
+            self.engine.manager.switch_off_disk()
+            self.engine.check_invariants()
 
     def _evict(self, count: int) -> None:
         if isinstance(self.watch.manager, PagedManager):
@@ -156,6 +172,7 @@ class _Session:
         by_id = {ask.request_id: ask for ask in self.scenario.asks}
         for record in records:
             self._check_answer(record, by_id[record.request_id], outputs.get(record.request_id, []))
+        self.engine.settle()
         stats = self.engine.manager.stats()
         if stats.blocks_used or stats.blocks_in_transfer or stats.reserved_slots:
             raise InternalError(f"{stats.blocks_used} blocks are still used when everything is over")
@@ -174,14 +191,6 @@ class _Session:
             raise InternalError(f"request {ask.request_id} counts {record.output_tokens} output tokens: {outputs[0]}")
 
 
-def _settings(scenario: Scenario) -> EngineSettings:
-    try:
-        return EngineSettings.model_validate(scenario.engine)
-    except ValidationError as error:
-        reason = error.errors()[0]["msg"]
-        raise UsageError(f"the scenario's settings: {reason}", hint="give a file that `kvbench verify` wrote") from None
-
-
 def _job(ask: Ask) -> Job:
     return Job(
         request_id=ask.request_id,
@@ -196,20 +205,3 @@ def _job(ask: Ask) -> Job:
         arrival_s=float(ask.arrival),
         salt=ask.salt,
     )
-
-
-def _cache_settings(scenario: Scenario, settings: EngineSettings) -> CacheSettings:
-    if scenario.weak_hash:
-        offer_weak_digest()
-    shared = {f.name for f in fields(CacheSettings)} & EngineSettings.model_fields.keys()
-    chosen: dict[str, Any] = {name: getattr(settings, name) for name in shared}
-    chosen |= {
-        "num_blocks": scenario.num_blocks,
-        "host_blocks": scenario.host_blocks,
-        "max_context": scenario.max_context,
-        "step_tokens": step_tokens(settings),
-        "groups": tuple(CacheGroup("full" if w is None else "window", w) for w in scenario.windows),
-    }
-    if scenario.weak_hash:
-        chosen["hash_function"] = WEAK
-    return CacheSettings(**chosen)

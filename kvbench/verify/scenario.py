@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from kvbench.errors import UsageError
 
-FaultKind = Literal["evict", "abort", "refuse-admission", "refuse-growth", "corrupt"]
-FAULT_KINDS: tuple[FaultKind, ...] = ("evict", "abort", "refuse-admission", "refuse-growth", "corrupt")
+FaultKind = Literal["evict", "abort", "refuse-admission", "refuse-growth", "corrupt", "copy", "lose-disk"]
+FAULT_KINDS: tuple[FaultKind, ...] = get_args(FaultKind)
 FORMAT = 1
 
 
@@ -54,10 +54,14 @@ class Scenario:
     engine: dict[str, Any]
     num_blocks: int
     host_blocks: int
+    disk_blocks: int
+    swap_blocks: int
     max_context: int
     windows: tuple[int | None, ...]
     asks: tuple[Ask, ...]
     faults: tuple[Fault, ...] = ()
+    lag: int = 0
+    """Polls after which copies between tiers have ended at the latest; 0: at once"""
     weak_hash: bool = False
     """A digest of four bits instead of the settings' own"""
 
