@@ -6,7 +6,7 @@ import hashlib
 from typing import TYPE_CHECKING
 
 from kvbench.cache.types import CacheGroup, CacheSettings
-from kvbench.engine.memory import step_tokens, table_rows
+from kvbench.engine.memory import decode_tokens, step_tokens, table_rows
 from kvbench.geometry.memory import pool_layout
 
 if TYPE_CHECKING:
@@ -44,4 +44,5 @@ def cache_settings(
         swap_blocks=sizes.swap_blocks,
         namespace=hashlib.sha256(identity.encode()).digest(),
         step_tokens=step_tokens(settings),
+        decode_tokens=decode_tokens(settings),
     )

@@ -95,6 +95,11 @@ def step_tokens(settings: EngineSettings) -> int | None:
     return settings.max_batch_tokens if settings.batch_policy == "chunked" else None
 
 
+def decode_tokens(settings: EngineSettings) -> int:
+    """Most tokens that a step adds to a decoding sequence: one, and the drafts that are verified with it."""
+    return 1 if settings.speculation == "none" else 1 + settings.draft_tokens
+
+
 def _max_context(g: ModelGeometry, settings: EngineSettings, max_context: int | None) -> int:
     wanted = max_context if max_context is not None else settings.max_context
     if wanted == "auto":

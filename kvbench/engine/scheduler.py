@@ -89,6 +89,8 @@ class Scheduler:
         if not self.manager.can_ever_fit(job.slots_needed):
             sizes = self.manager.settings
             return f"{asked} can never fit into the pool of {sizes.num_blocks} blocks of {sizes.block_size} tokens"
+        if job.forced is not None and self.speculation is not None and self.speculation.guesses:
+            return "no draft can guess forced outputs: let the model choose, or serve without speculation"
         return self.branching.reason_to_reject(job) if job.width > 1 else None
 
     def add(self, sequence: Sequence) -> None:
@@ -359,6 +361,7 @@ class Scheduler:
                 for one in sequence.together:
                     self._step.drop(one)
                 self._requeue(sequence)
+        self._free_held_if_over()
         self._seal()
 
     def _fail(self, sequence: Sequence) -> None:

@@ -11,10 +11,10 @@ from typing import Any, get_args
 
 from pydantic import ValidationError
 
-from kvbench.engine.memory import step_tokens
-from kvbench.geometry.memory import window_blocks
 from kvbench.cache.manager import make_manager
+from kvbench.engine.memory import step_tokens
 from kvbench.errors import KvbenchError
+from kvbench.geometry.memory import window_blocks
 from kvbench.spec.engine import EngineSettings
 from kvbench.verify.honest import VOCAB, honest_outputs
 from kvbench.verify.scenario import FAULT_KINDS, Ask, Fault, Scenario
@@ -28,6 +28,8 @@ GROUPS: tuple[tuple[int | None, ...], ...] = (
 )  # fmt: skip
 """Layer groups: a window each, None for full attention"""
 _SIZES = ("host_memory", "disk_memory", "swap_memory")
+_UNKNOWN = ("first-layers", "draft-model")
+"""Values that need a model"""
 _FIXED = frozenset({"attention", "weight_dtype", "kv_dtype", "kv_layout"})
 """Settings that only tensors know"""
 
@@ -47,9 +49,9 @@ def draw_scenario(seed: int, fault_rate: float = FAULT_RATE) -> Scenario:
 def _draw(rng: random.Random, fault_rate: float) -> Scenario:
     windows = rng.choice(GROUPS)
     engine, settings = _draw_settings(rng)
-    asks = tuple(_draw_asks(rng, settings.max_sequences if settings.allocator == "paged" else 1))
+    asks = tuple(_draw_asks(rng, settings))
     longest = max(len(ask.prompt) + ask.output for ask in asks)
-    needed = len(windows) * max(_blocks(ask, settings.block_size, windows) for ask in asks)
+    needed = max(sum(_most_blocks(window, ask, settings) for window in windows) for ask in asks)
     blocks = needed + rng.choice([0, 0, 1, 2, 4, needed, 3 * needed])
     if settings.allocator != "paged":
         blocks = 2 * needed + rng.randrange(2 * needed)
@@ -65,14 +67,14 @@ def _draw(rng: random.Random, fault_rate: float) -> Scenario:
         asks=asks,
         faults=tuple(_draw_faults(rng, turns, len(asks), fault_rate)),
         lag=rng.choice([0, 0, 2, 5]),
+        guess=rng.choice([None, 0.3, 0.9]) if settings.speculation != "none" else None,
         weak_hash=settings.prefix_cache == "hash" and rng.random() < 0.15,
     )
 
 
-def _blocks(ask: Ask, block_size: int, windows: tuple[int | None, ...]) -> int:
-    """Blocks of one layer group that the request needs at most: what is full of its prompt is shared. Where layers
-    slide, forks are counted without sharing."""
-    shared = len(ask.prompt) // block_size if set(windows) == {None} else 0
+def _blocks(ask: Ask, block_size: int) -> int:
+    """Blocks of one layer group that the request needs at most: what is full of its prompt is shared."""
+    shared = len(ask.prompt) // block_size
     return shared + ask.width * (-(-(len(ask.prompt) + ask.output) // block_size) - shared)
 
 
@@ -94,7 +96,8 @@ def _draw_settings(rng: random.Random) -> tuple[dict[str, Any], EngineSettings]:
             "block_size": rng.choice([1, 2, 3, 4, 4, 8, 16]),
             "max_sequences": rng.choice([1, 2, 3, 5, 12]),
             "max_batch_tokens": rng.choice([1, 3, 8, 16, 64]),
-            **{name: 1 << 20 for name in _SIZES},
+            "draft_tokens": rng.choice([1, 3, 6]),
+            **dict.fromkeys(_SIZES, 1 << 20),
         }
         for name, values in _named_settings():
             if rng.random() < 0.6:
@@ -114,13 +117,16 @@ def _named_settings() -> list[tuple[str, tuple[Any, ...]]]:
         if info.annotation is bool:
             found.append((name, (False, True)))
         elif typing.get_origin(info.annotation) is typing.Literal:
-            found.append((name, get_args(info.annotation)))
+            found.append((name, tuple(value for value in get_args(info.annotation) if value not in _UNKNOWN)))
     return found
 
 
-def _draw_asks(rng: random.Random, seats: int) -> list[Ask]:
+def _draw_asks(rng: random.Random, settings: EngineSettings) -> list[Ask]:
     """Up to 14 requests; a few common beginnings, so that prefixes are shared, few ids, so that they part late, and
-    prompts that go on where an earlier answer ended."""
+    prompts that go on where an earlier answer ended. Drafts go neither with beams nor with forced outputs, and blocks
+    that are reserved are not shared."""
+    seats = settings.max_sequences if settings.allocator == "paged" else 1
+    drafts = settings.speculation != "none"
     stems = [[rng.randrange(4) for _ in range(rng.randrange(1, 30))] for _ in range(2)]
     asks: list[Ask] = []
     for request_id in range(rng.randint(1, 14)):
@@ -131,8 +137,12 @@ def _draw_asks(rng: random.Random, seats: int) -> list[Ask]:
         prompt = (*stem[:LONGEST_STEM], *(rng.randrange(4) for _ in range(rng.randrange(1, 16))))
         output = rng.randint(1, 14)
         width = rng.randint(2, min(4, seats)) if seats > 1 and rng.random() < 0.25 else 1
-        is_search = width > 1 and rng.random() < 0.5
-        forced = tuple(rng.randrange(VOCAB) for _ in range(output)) if width == 1 and rng.random() < 0.3 else None
+        is_search = width > 1 and not drafts and rng.random() < 0.5
+        forced = (
+            tuple(rng.randrange(VOCAB) for _ in range(output))
+            if width == 1 and not drafts and rng.random() < 0.3
+            else None
+        )
         asks.append(
             Ask(
                 request_id=request_id,

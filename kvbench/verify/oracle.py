@@ -13,11 +13,12 @@ from kvbench.verify.chain import ROOT, UInt64s, candidates_after, group_mark, ne
 if TYPE_CHECKING:
     from kvbench.cache.transfers import Transfers
     from kvbench.cache.types import Int64s
-    from kvbench.engine.copies import Outcome
-    from kvbench.verify.places import Places
     from kvbench.engine.batch import StepBatch
+    from kvbench.engine.copies import Outcome
     from kvbench.engine.sampling import SamplingParams
     from kvbench.engine.schedule import Candidates
+    from kvbench.verify.places import Places
+
 
 @dataclass
 class OracleDevice:

@@ -28,8 +28,8 @@ _PLACES = {"source": "device", "destination": "device"}
 
 @dataclass(slots=True)
 class Planes:
-    """Two numbers per slot `[blocks, block_size]`: the position's number of chain.py, and its token. A copy that forgets
-    a part of a block shows."""
+    """Two numbers per slot `[blocks, block_size]`: the position's number of chain.py, and its token. A copy that
+    forgets a part of a block shows."""
 
     links: NDArray[np.uint64]
     tokens: NDArray[np.int64]

@@ -15,8 +15,10 @@ from kvbench.engine.beams import BeamParams
 from kvbench.engine.job import Job
 from kvbench.engine.loop import EngineLoop
 from kvbench.engine.sampling import GREEDY, SamplingParams
+from kvbench.engine.speculation.prompt_lookup import PromptLookup
 from kvbench.errors import InternalError, UsageError
 from kvbench.verify.corrupt import corrupt_and_detect
+from kvbench.verify.guesser import Guesser
 from kvbench.verify.honest import VOCAB, honest_outputs, stop_tokens
 from kvbench.verify.oracle import OracleDevice
 from kvbench.verify.places import COPY_FAULTS, Places
@@ -25,7 +27,9 @@ from kvbench.verify.watch import Watch
 
 if TYPE_CHECKING:
     from kvbench.cache.types import Int32s
+    from kvbench.engine.speculation.drafter import Drafter
     from kvbench.engine.telemetry import RequestRecord
+    from kvbench.spec.engine import EngineSettings
     from kvbench.verify.scenario import Ask, Fault, Scenario
 
 _ENDLESS = 400
@@ -86,7 +90,7 @@ class _Session:
         self.clock = TurnClock()
         self.engine = EngineLoop(
             cast("CacheManager", self.watch), self.settings, self.device,
-            block_bytes=1, vocab_size=VOCAB, clock=self.clock, check=True,
+            block_bytes=1, vocab_size=VOCAB, clock=self.clock, check=True, drafter=_drafter(scenario, self.settings),
         )  # fmt: skip
         self.watch.may_refuse = self._decodes_among_others
         self.injected = 0
@@ -189,6 +193,12 @@ class _Session:
             raise InternalError(f"request {ask.request_id} got {outputs}, right is {expected}")
         if ask.width == 1 and record.output_tokens != len(outputs[0]):
             raise InternalError(f"request {ask.request_id} counts {record.output_tokens} output tokens: {outputs[0]}")
+
+
+def _drafter(scenario: Scenario, settings: EngineSettings) -> Drafter | None:
+    if settings.speculation == "none":
+        return None
+    return PromptLookup() if scenario.guess is None else Guesser(scenario.guess)
 
 
 def _job(ask: Ask) -> Job:

@@ -62,6 +62,8 @@ class Scenario:
     faults: tuple[Fault, ...] = ()
     lag: int = 0
     """Polls after which copies between tiers have ended at the latest; 0: at once"""
+    guess: float | None = None
+    """With speculation: the chance that a draft is right; None: drafts are looked up in the prompt"""
     weak_hash: bool = False
     """A digest of four bits instead of the settings' own"""
 

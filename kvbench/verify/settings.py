@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import ValidationError
 
 from kvbench.cache.types import CacheGroup, CacheSettings
-from kvbench.engine.memory import step_tokens, table_rows
+from kvbench.engine.memory import decode_tokens, step_tokens, table_rows
 from kvbench.errors import UsageError
 from kvbench.spec.engine import EngineSettings
 from kvbench.verify.weak_hash import WEAK, offer_weak_digest
@@ -39,8 +39,8 @@ def cache_settings(scenario: Scenario, settings: EngineSettings) -> CacheSetting
         "swap_blocks": scenario.swap_blocks,
         "max_sequences": table_rows(settings),
         "step_tokens": step_tokens(settings),
+        "decode_tokens": decode_tokens(settings),
         "max_context": scenario.max_context,
-        "step_tokens": step_tokens(settings),
         "groups": tuple(CacheGroup("full" if w is None else "window", w) for w in scenario.windows),
     }
     if scenario.weak_hash:

@@ -23,6 +23,7 @@ from kvbench.cache import (
     publishing,
     tables,
     tier,
+    windows,
 )
 from kvbench.cache.eviction import lru
 from kvbench.engine import sequence
@@ -210,6 +211,71 @@ def _hit_the_whole_prompt(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(admission, "look_up", greedy)
 
 
+def _free_a_window_block_early(patch: pytest.MonkeyPatch) -> None:
+    """A window's block goes one step before its last position has been read (E47)."""
+    freed = windows.Windows._freed
+    patch.setattr(windows.Windows, "_freed", lambda self, kind, computed: freed(self, kind, computed + 1))
+    patch.setattr(windows, "slide", _slide_early(windows.slide))
+    patch.setattr(paged, "slide", _slide_early(paged.slide))
+
+
+def _slide_early(slide: Any) -> Any:
+    def early(books_: Any, windows_: Any, rows: Any, computed: Any) -> None:
+        slide(books_, windows_, rows, computed + 1)
+
+    return early
+
+
+def _believe_failed_copies(patch: pytest.MonkeyPatch) -> None:
+    """What a failed copy left is read as if it had arrived."""
+    patch.setattr(paged.PagedManager, "fail", lambda self, transfers: self.complete(transfers))
+
+
+def _compute_before_arrival(patch: pytest.MonkeyPatch) -> None:
+    """A sequence is scheduled while its blocks are on their way."""
+    patch.setattr(paged.PagedManager, "is_loading", lambda self, row: False)
+
+
+def _swap_in_the_wrong_order(patch: pytest.MonkeyPatch) -> None:
+    """The blocks of a swapped sequence come back in reverse."""
+    take = paged.PagedManager.take_transfers
+
+    def reverse(self: Any) -> Any:
+        transfers = take(self)
+        transfers.swap_in_swap.reverse()
+        return transfers
+
+    patch.setattr(paged.PagedManager, "take_transfers", reverse)
+
+
+def _read_another_file(patch: pytest.MonkeyPatch) -> None:
+    """A block comes up from a file that holds other contents (E75)."""
+    take = paged.PagedManager.take_transfers
+
+    def shift(self: Any) -> Any:
+        transfers = take(self)
+        if len(transfers.load_disk) > 1:
+            transfers.load_disk.append(transfers.load_disk.pop(0))
+        return transfers
+
+    patch.setattr(paged.PagedManager, "take_transfers", shift)
+
+
+def _store_while_it_is_written(patch: pytest.MonkeyPatch) -> None:
+    """The device block under a store may be handed out before the copy is done (E62, E63)."""
+    pin = pool.BlockPool.pin
+
+    def only_used(self: Any, block: int) -> None:
+        pin(self, block)
+        self.pins[block] -= 1
+        if not self.pins[block]:
+            self.in_transfer -= 1
+            self.state[block] = pool.USED
+
+    patch.setattr(pool.BlockPool, "pin", only_used)
+    patch.setattr(pool.BlockPool, "unpin", lambda self, block: False)
+
+
 MUTATIONS: dict[str, Mutation] = {
     mutation.__name__.removeprefix("_"): mutation
     for mutation in (
@@ -232,5 +298,11 @@ MUTATIONS: dict[str, Mutation] = {
         _evicted_blocks_stay_in_the_index,
         _the_last_owner_frees_all,
         _hit_the_whole_prompt,
+        _free_a_window_block_early,
+        _believe_failed_copies,
+        _compute_before_arrival,
+        _swap_in_the_wrong_order,
+        _read_another_file,
+        _store_while_it_is_written,
     )
 }

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from kvbench.engine.speculation.declared import DeclaredDrafter
 from kvbench.engine.speculation.drafts import Drafts
 
 if TYPE_CHECKING:
@@ -24,6 +25,11 @@ class Speculation:
     def __init__(self, drafter: Drafter, draft_tokens: int) -> None:
         self.drafter = drafter
         self.draft_tokens = draft_tokens
+
+    @property
+    def guesses(self) -> bool:
+        """Whether drafts are compared with what the model chooses; where acceptance is declared they are not."""
+        return not isinstance(self.drafter, DeclaredDrafter)
 
     def drafts(self, decoding: DecodeSet, budget: int | None) -> Drafts:
         """Drafts for the sequences that a step with so many tokens decodes, first arrived first."""
