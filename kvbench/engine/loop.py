@@ -40,6 +40,10 @@ if TYPE_CHECKING:
     from kvbench.spec.engine import EngineSettings
 
 
+_ATTEMPTS = 8
+"""Schedules in a row in which nothing can be computed and no copy is under way: one follows a copy that failed"""
+
+
 class Runner(Protocol):
     """Where KV and weights live."""
 
@@ -207,16 +211,19 @@ class EngineLoop:
         if self._under_way:
             self._settle(self.runner.poll(), moved)
         schedule = self.scheduler.schedule(now_s)
-        self._move_blocks(moved)
+        begun, attempts = self._move_blocks(moved), 0
         while schedule.is_empty and not schedule.failed and self.has_work:
+            attempts = 0 if begun or self._under_way else attempts + 1
+            if attempts > _ATTEMPTS:
+                raise InternalError("sequences wait for block copies, and none is under way")
             if self._under_way:
                 self._wait(moved)
             schedule = self.scheduler.schedule(self.clock.now(), after=schedule)
-            self._move_blocks(moved)
+            begun = self._move_blocks(moved)
         return schedule
 
-    def _move_blocks(self, moved: Moved) -> None:
-        """Begin the copies that the schedule decided, before anything else touches KV."""
+    def _move_blocks(self, moved: Moved) -> int:
+        """Begin the copies that the schedule decided, before anything else touches KV; how many."""
         transfers = self.manager.take_transfers()
         if transfers:
             begun = self.clock.now()
@@ -228,6 +235,7 @@ class EngineLoop:
             self._settle(outcome, moved)
         while self._arriving and self._blocking:
             self._wait(moved)
+        return len(transfers)
 
     def _wait(self, moved: Moved) -> None:
         begun = self.clock.now()
