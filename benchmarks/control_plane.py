@@ -2,7 +2,7 @@
 
     python benchmarks/control_plane.py [--json] [--quick]
 
-Setting of the bars (DESIGN §9): block size 16, prompts of 2,048 tokens, a pool of 60,000 blocks, 256 running rows.
+Setting of the bars: block size 16, prompts of 2,048 tokens, a pool of 60,000 blocks, 256 running rows.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The books must add up (MECHANISMS, "accounting"): recounted from scratch, O(pool), called after every step in tests.
+"""The books must add up: recounted from scratch, O(pool), called after every step in tests.
 
 Each check raises `InternalError` naming the block or row where the running figures and the recount part.
 """

@@ -306,7 +306,7 @@ class CacheManager(Protocol):
         ...
 
     def check_invariants(self) -> None:
-        """Raise `InternalError` naming the block or row when the books do not add up (MECHANISMS "accounting")."""
+        """Raise `InternalError` naming the block or row when the books do not add up."""
         ...
 
     listener: Callable[[str, bytes], None] | None

@@ -40,7 +40,13 @@ _FOOTER = (
     multiple=True,
     help="Size of the cache in blocks; repeatable.  [a ladder up to all distinct blocks]",
 )
-@click.option("--policy", "policies", type=click.Choice(_POLICIES), multiple=True, help="Repeatable.  [all]")
+@click.option(
+    "--policy",
+    "policies",
+    type=click.Choice(_POLICIES),
+    multiple=True,
+    help="Eviction policy; min is Belady's optimum; repeatable.  [all]",
+)
 @click.option("--lrc-alpha", type=click.FloatRange(0, 1e9), default=1.0, show_default=True, help="As engine.lrc_alpha.")
 @click.option("--lrc-beta", type=click.FloatRange(0, 1e9), default=1.0, show_default=True, help="As engine.lrc_beta.")
 @format_option

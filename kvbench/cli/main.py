@@ -20,14 +20,20 @@ from kvbench.errors import ExitCode, InternalError, KvbenchError
 
 # name -> (module:command, the line that `kvbench --help` prints without importing the module)
 COMMANDS: dict[str, tuple[str, str]] = {
-    "sweep": ("kvbench.cli.sweep:sweep", "Run a suite: every case through the engine, on this device."),
-    "tune": ("kvbench.cli.tune:tune", "Search strategies for kernel configurations, on recorded spaces."),
+    "sweep": (
+        "kvbench.cli.sweep:sweep",
+        "Run a suite: every case through the engine, on this device or by a cost model.",
+    ),
     "report": ("kvbench.cli.report:report", "Tables of a run."),
     "size": ("kvbench.cli.size:size", "The memory arithmetic for a model on a GPU."),
-    "suites": ("kvbench.cli.suites:suites", "List, show and describe suites."),
-    "workload": ("kvbench.cli.workload:workload", "Look at a trace or a suite's requests."),
+    "suites": ("kvbench.cli.suites:suites", "Suites that ship, one in full, presets of systems, the JSON Schema."),
+    "workload": (
+        "kvbench.cli.workload:workload",
+        "Look at the requests of a trace or a suite, and at the hits that they allow.",
+    ),
     "manifest": ("kvbench.cli.manifest:manifest", "Show or compare what a run controlled."),
     "verify": ("kvbench.cli.verify:verify", "Random load and injected faults against the invariants."),
+    "tune": ("kvbench.cli.tune:tune", "Search strategies for kernel configurations, on recorded spaces."),
     "doctor": ("kvbench.cli.doctor:doctor", "What would make numbers bad on this machine."),
 }
 

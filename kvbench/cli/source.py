@@ -15,7 +15,11 @@ if TYPE_CHECKING:
 Command = TypeVar("Command", bound=Callable[..., Any])
 _OPTIONS = (
     click.argument("source", metavar="FILE|SUITE"),
-    click.option("--trace-format", "format", help="Format of the trace: auto, azure, mooncake, vidur or jsonl."),
+    click.option(
+        "--trace-format",
+        "format",
+        help="Format of the trace: auto, azure, mooncake, bailian, burstgpt, vidur or jsonl.",
+    ),
     click.option("--limit", type=int, help="Only the first so many requests of the trace."),
     click.option("--scale-time", type=float, help="Multiply recorded arrivals; 0.5 is twice the load."),
     click.option("--scale-tokens", metavar="RATIO", help="Multiply lengths and hash blocks together, as in 1/16."),

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @click.group()
 def suites() -> None:
-    """List, show and describe suites."""
+    """Suites that ship, one in full, presets of systems, the JSON Schema."""
 
 
 @suites.command("list")

@@ -63,6 +63,8 @@ def sweep(
 ) -> int:
     """Run SUITE (a name from `kvbench suites list`, or a TOML file) on this device.
 
+    With --clock virtual nothing is measured: a cost model stands for the device, and numbers are labelled so.
+
     The table goes to stdout, progress and warnings to stderr, everything else into the run folder under --out.
     Exits 3 when some case failed; what was measured is kept.
 

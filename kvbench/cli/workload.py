@@ -13,7 +13,7 @@ from kvbench.cli.source import source_options, workloads_of
 
 @click.group()
 def workload() -> None:
-    """Look at a trace or a suite's requests."""
+    """Look at the requests of a trace or a suite, and at the hits that they allow."""
 
 
 @workload.command()

@@ -1,4 +1,4 @@
-"""What the engine exports for every step and every request (MECHANISMS §E, DESIGN §5). Torch-free.
+"""What the engine exports for every step and every request (docs/engine.md, "Records"). Torch-free.
 
 Times are seconds since the start of the workload, by the engine's clock. Counters are per step, not running totals.
 """

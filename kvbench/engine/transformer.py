@@ -2,7 +2,7 @@
 (`engine/heads.py`, `latent.py`, `mlp.py`, `experts.py`).
 
 The residual stream is float32 whatever the weights' dtype. K and V are written to the store first and attention
-reads the stored form (DESIGN §9.11), so that within one KV dtype chunking and cache hits change nothing.
+reads the stored form, so that within one KV dtype chunking and cache hits change nothing.
 """
 
 from __future__ import annotations

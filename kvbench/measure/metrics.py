@@ -1,4 +1,4 @@
-"""A case's metrics from its requests and steps, as DESIGN §5 defines them. Torch-free.
+"""A case's metrics from its requests and steps, as docs/results.md defines them. Torch-free.
 
 Choices that others make differently:
 

@@ -69,7 +69,7 @@ def test_prefill_with_and_without_a_cached_prefix(name: str, kv_dtype: str) -> N
 @pytest.mark.parametrize("kv_dtype", DTYPES)
 @pytest.mark.parametrize("name", BACKENDS)
 def test_the_answer_does_not_depend_on_chunking(name: str, kv_dtype: str) -> None:
-    """One prompt of 40 tokens in one piece, in pieces, and token by token: stored is what is read (DESIGN §9.11)."""
+    """One prompt of 40 tokens in one piece, in pieces, and token by token: stored is what is read."""
     whole = paged(kv_dtype, 4, (4, 2), (32, 32), [40], [40])
     expected = attend(name, whole)
     table = whole.batch.block_tables[0]

@@ -5,12 +5,14 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import get_args
 
 import pytest
 from click.testing import CliRunner, Result
 
 from kvbench.cli.workload import workload
 from kvbench.errors import UsageError
+from kvbench.spec.workload import WorkloadSettings
 from tests.workload.helpers import FIXTURES
 
 _SUITE = """
@@ -105,3 +107,9 @@ def test_describing_needs_neither_torch_nor_pandas() -> None:
     assert done.returncode == 0, done.stderr
     assert "12,031" not in done.stdout
     assert "recorded" in done.stdout
+
+
+@pytest.mark.parametrize("command", ["describe", "hits"])
+def test_the_help_names_every_trace_format(command: str) -> None:
+    shown = CliRunner().invoke(workload, [command, "--help"]).output
+    assert all(name in shown for name in get_args(WorkloadSettings.model_fields["format"].annotation))

@@ -1,4 +1,4 @@
-"""The arithmetic of MECHANISMS §A, held to its published numbers and to closed formulas."""
+"""The arithmetic of `kvbench size` (docs/size.md), held to its published numbers and to closed formulas."""
 
 from __future__ import annotations
 

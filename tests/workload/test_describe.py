@@ -14,7 +14,7 @@ from tests.workload.helpers import FIXTURES, from_trace, naive_hit_tokens, synth
 
 
 def test_tail_waste_is_exact() -> None:
-    """MECHANISMS §A: (−T mod B) slots per sequence."""
+    """Tail waste: (−T mod B) slots per sequence."""
     lengths = np.arange(1, 1000)
     for size in (1, 7, 16, 256):
         assert tail_waste(lengths, size) == sum(math.ceil(n / size) * size - n for n in range(1, 1000))
