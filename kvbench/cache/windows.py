@@ -127,6 +127,13 @@ class Windows:
         return total
 
 
+def most_blocks(settings: CacheSettings, tokens: int) -> int:
+    """Most blocks that one sequence of so many tokens holds at once, over all groups, windows or not."""
+    if any(group.window is not None for group in settings.groups):
+        return Windows(settings).most_blocks(tokens)
+    return len(settings.groups) * -(-tokens // settings.block_size)
+
+
 def _kind(settings: CacheSettings, window: int, sizes: list[int | None]) -> WindowKind:
     size, step = settings.block_size, settings.step_tokens
     return WindowKind(

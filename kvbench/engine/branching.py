@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from kvbench.cache.windows import most_blocks
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
@@ -64,8 +66,9 @@ class Branching:
             return "a beam search keeps several continuations, and speculation drafts one: no drafts go with beams"
         if job.beams is None and scheduler.settings.admission != "guaranteed-no-evict":
             return None
-        own = len(sizes.groups) * -(-job.slots_needed // sizes.block_size)
-        most = own + (job.width - 1) * scheduler.manager.fork_blocks(len(job.prompt), job.slots_needed)
+        most = most_blocks(sizes, job.slots_needed) + (job.width - 1) * scheduler.manager.fork_blocks(
+            len(job.prompt), job.slots_needed
+        )
         if most <= sizes.num_blocks:
             return None
         return f"{job.width} sequences of one request may hold {most} blocks, the pool has {sizes.num_blocks}"
@@ -76,7 +79,7 @@ class Branching:
         if group is None or group.is_spread or sequence.job.max_tokens == 1:
             return 0
         wanted = (group.width - 1) * books.fork_blocks(sequence.length, _first_growth(sequence, promise))
-        own = len(books.settings.groups) * -(-max(promise, sequence.length) // books.settings.block_size)
+        own = most_blocks(books.settings, max(promise, sequence.length))
         return max(0, min(wanted, books.settings.num_blocks - own))
 
     def whole_groups(self, limit: int | None) -> int | None:

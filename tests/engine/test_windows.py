@@ -7,7 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from kvbench.engine.beams import BeamParams
 from kvbench.engine.engine import Engine
+from kvbench.engine.job import Job
 from kvbench.engine.model import Model
 from kvbench.geometry.memory import pool_layout
 from kvbench.geometry.presets import preset
@@ -52,3 +54,26 @@ def test_groups_are_the_pieces_of_the_pool_and_a_long_prompt_in_chunks_stays_bel
     one.generate([list(range(200))], 4)
     assert one.manager.can_ever_fit(256)
     assert layout.sequence_blocks(203, 32) < layout.sequence_blocks(203, None)
+
+
+def searched(model: Model, blocks: int) -> tuple[str | None, list[list[int]]]:
+    """How four beams over 200 tokens end in a pool of so many blocks, and their hypotheses."""
+    settings = EngineSettings(max_batch_tokens=16, max_sequences=4)
+    size = (blocks + 1) * engine(model).sizes.block_bytes
+    one = Engine(model, settings, kv_memory_bytes=size, max_context=256, check=True)
+    one.add(Job(request_id=0, prompt=np.arange(200, dtype=np.int32), max_tokens=9, beams=BeamParams(4)))
+    while one.has_work:
+        one.step()
+    return one.take_finished()[0].finish_reason, one.take_all_outputs().get(0, [])
+
+
+def test_beams_that_fit_by_their_windows_are_not_rejected() -> None:
+    """A whole table is 13 blocks; what a row holds in a window of 64 is what counts, for the first beam and for each
+    of the others. The smallest pool that is accepted serves them, with the answer of a large one."""
+    model = Model.random(preset("tiny-mistral"), seed=1)
+    finish, expected = searched(model, 128)
+    assert finish == "length"
+    accepted = [blocks for blocks in range(12, 35) if searched(model, blocks)[0] == "length"]
+    assert accepted == list(range(accepted[0], 35))
+    assert accepted[0] < 13 + 3 * 5
+    assert searched(model, accepted[0]) == ("length", expected)
