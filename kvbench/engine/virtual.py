@@ -190,4 +190,11 @@ def _draft_cost(
     if draft is None:
         return None
     dtype = draft_kv_dtype(settings) if settings.speculation == "draft-model" else settings.kv_dtype
-    return CostModel(draft, cost.rates, weight_dtype=weight_dtype, kv_dtype=dtype, block_size=settings.block_size)
+    return CostModel(
+        draft,
+        cost.rates,
+        weight_dtype=weight_dtype,
+        kv_dtype=dtype,
+        block_size=settings.block_size,
+        kv_scales=settings.kv_scales,
+    )

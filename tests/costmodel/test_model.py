@@ -118,6 +118,28 @@ def test_kv_dtype_block_size_and_transfers_show_in_the_cost() -> None:
     assert model.copies_s("load", 10) > model.copies_s("swap_in", 10) > model.copies_s("copy", 10)
 
 
+def test_scales_outside_the_blocks_are_not_read() -> None:
+    """int8: a float32 per token and head within the block, or one per layer outside it; both by bytes over rates."""
+    geometry, tokens = preset("llama-3.1-8b"), 64 * 4000
+    starts, counts = np.full(64, 3999), np.ones(64, np.int32)
+    priced = {
+        scales: CostModel(geometry, RATES, weight_dtype="bf16", kv_dtype="int8", block_size=16, kv_scales=scales)
+        for scales in ("token-head", "tensor-absmax", "tensor-percentile")
+    }
+    seconds = {scales: cost.step_s(cost.features(starts, counts, 64, 64)) for scales, cost in priced.items()}
+    assert seconds["tensor-absmax"] == seconds["tensor-percentile"]
+    scale_bytes = 2 * 4 * 8 * 32
+    saved = (tokens + 64) * scale_bytes / RATES.kv_bytes
+    assert seconds["token-head"] - seconds["tensor-absmax"] == pytest.approx(saved, rel=1e-9)
+    block = 16 * 2 * 128 * 8 * 32
+    assert priced["tensor-absmax"].block_bytes == block
+    assert priced["token-head"].block_bytes == block + 16 * scale_bytes
+    moved = (
+        priced["token-head"].copies_s("promote", 5) - priced["tensor-absmax"].copies_s("promote", 5)
+    ) * RATES.host_bytes
+    assert moved == pytest.approx(5 * 16 * scale_bytes, rel=1e-9)
+
+
 def test_few_tokens_read_few_experts() -> None:
     """DeepSeek-V3: one token reads 8 of 256 experts a layer, a thousand read nearly all."""
     cost = cost_of("deepseek-v3")
