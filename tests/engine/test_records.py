@@ -187,3 +187,30 @@ def test_an_idle_engine_steps_to_nothing() -> None:
 def test_a_job_knows_how_many_slots_it_needs_at_its_longest() -> None:
     assert Job(0, np.arange(10, dtype=np.int32), 5).slots_needed == 14
     assert ManualClock().now() == 0.0
+
+
+def test_prefix_lookup_s_is_the_time_spent_on_admission_plans_and_nothing_else() -> None:
+    """A clock for plans alone, on which reading the time takes a second: a step's look-ups are its plans."""
+    engine = fake_engine(64, prefix_cache="hash", batch_policy="continuous", max_sequences=2)
+    readings = iter(range(10_000))
+    engine.scheduler.timer = lambda: float(next(readings))
+    plans: list[int] = [0]
+    plan = engine.manager.plan
+
+    def counted(*given: object, **named: object) -> object:
+        plans[0] += 1
+        return plan(*given, **named)  # type: ignore[arg-type]
+
+    engine.manager.plan = counted  # type: ignore[method-assign, assignment]
+    for one in (job(0, 4, output=3), job(1, 6, output=2), job(2, 5, output=1)):
+        engine.add(one)
+    seen = []
+    while engine.has_work:
+        before = plans[0]
+        record = engine.step()
+        assert record is not None
+        assert record.prefix_lookup_s == plans[0] - before
+        assert record.prefix_lookup_s >= record.admissions
+        seen.append(record.prefix_lookup_s)
+    assert sum(seen) == plans[0] >= 3
+    assert 0.0 in seen
