@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from kvbench.cache.manager import make_manager
-from kvbench.cache.transfers import COPY_KINDS
+from kvbench.cache.transfers import ARRIVALS, COPY_KINDS
 from kvbench.costmodel.model import CostModel
 from kvbench.engine.cache_settings import cache_settings
 from kvbench.engine.clock import VirtualClock
@@ -42,6 +42,8 @@ if TYPE_CHECKING:
 
 _CHANNELS = {"store": "down", "promote": "up", "swap_in": "up", "demote": "disk", "load": "disk"}
 """Kinds of copy that go on while a step computes → what carries them"""
+_FOLLOWS: dict[str, tuple[str, ...]] = {"demote": ("store",), "promote": ("store",), "copy": ARRIVALS}
+"""Kinds of copy → those that must have filled their source before"""
 
 
 class VirtualRunner:
@@ -71,6 +73,8 @@ class VirtualRunner:
             if not here:
                 continue
             seconds, channel = self.cost.copies_s(kind, len(here)), _CHANNELS.get(kind)
+            if kind in _FOLLOWS:
+                self._wait_for(_FOLLOWS[kind], here)
             if channel is None:
                 self.clock.advance(seconds)
                 outcome.done.add(kind, here, there)
@@ -89,6 +93,12 @@ class VirtualRunner:
             outcome.done.add(kind, here, there)
         self._under_way = [copy for copy in self._under_way if copy[0] > self.clock.now()]
         return outcome
+
+    def _wait_for(self, kinds: tuple[str, ...], blocks: list[int]) -> None:
+        """Until nothing of these kinds is on its way into one of these blocks."""
+        for ends, kind, _, there in self._under_way:
+            if kind in kinds and not set(blocks).isdisjoint(there):
+                self.clock.wait_until(ends)
 
     def _notice_a_restart(self) -> None:
         """A clock that runs from 0 again: what was under way has ended long ago."""

@@ -69,6 +69,22 @@ def test_the_step_waits_for_blocks_that_it_writes() -> None:
     assert clock.now() == pytest.approx(list_s(2, HOST), rel=1e-12)
 
 
+def test_what_reads_a_block_that_is_on_its_way_waits_for_it() -> None:
+    moves, clock = runner()
+    both = Transfers(promote_host=[0], promote_device=[3], copy_source=[3], copy_destination=[4])
+    done = moves.start(both).done
+    assert (done.copy_destination, done.promote_device) == ([4], [])
+    assert clock.now() == pytest.approx(list_s(1, HOST) + COST.copies_s("copy", 1), rel=1e-12)
+    assert moves.poll().done.promote_device == [3]
+    start = clock.now()
+    moves.start(Transfers(store_device=[1], store_host=[0]))
+    moves.start(Transfers(demote_host=[0], demote_disk=[0], demote_keys=[b""]))
+    assert clock.now() == pytest.approx(start + list_s(1, HOST), rel=1e-12)
+    assert moves.poll().done.store_host == [0]
+    assert moves.poll(wait=True).done.demote_disk == [0]
+    assert clock.now() == pytest.approx(start + list_s(1, HOST) + list_s(1, DISK), rel=1e-12)
+
+
 def test_a_clock_that_begins_again_leaves_nothing_late() -> None:
     moves, clock = runner()
     clock.advance(100.0)
