@@ -3,6 +3,7 @@
     python benchmarks/control_plane.py [--json] [--quick]
 
 Setting of the bars: block size 16, prompts of 2,048 tokens, a pool of 60,000 blocks, 256 running rows.
+Whole steps of the scheduler are in `scheduler_step.py`.
 """
 
 from __future__ import annotations
@@ -130,12 +131,12 @@ def hashing(function: str, repeats: int) -> list[float]:
 
 
 def decode_steps(
-    manager: CacheManager, steps: int, num_rows: int = ROWS
+    manager: CacheManager, steps: int, num_rows: int = ROWS, shortest: int = 600
 ) -> tuple[list[float], list[float], list[float]]:
     """Rows of different lengths: (append with slots, mark computed, share of rows that crossed a block)."""
     contents, rows = [], []
     for seed in range(num_rows):
-        content = Content(fresh_prompt().tokens[: 600 + seed], capacity=4096)
+        content = Content(fresh_prompt().tokens[: shortest + seed], capacity=4096)
         rows.append(manager.commit(manager.plan(content, content.length)).row)
         contents.append(content)
     batch = ints(*rows)
@@ -218,12 +219,8 @@ def flatness(repeats: int) -> Iterator[Figure]:
             yield figure(f"128 evictions, {at}", admitted)
             yield figure(f"free, {at}", freed)
             yield figure(f"look-up of 128 hits, {at}", look_ups(manager, repeats))
-            yield figure(f"append of 16 rows, {at}", decode_steps(manager, repeats, 16)[0])
-
-
-def scheduler_figures(repeats: int) -> Iterator[Figure]:
-    """Whole scheduler steps."""
-    yield from ()
+            # Short rows: 16 of them with all their steps fit the smallest pool.
+            yield figure(f"append of 16 rows, {at}", decode_steps(manager, repeats, 16, shortest=200)[0])
 
 
 _PROMPTS = _prompts()
@@ -249,7 +246,7 @@ def main() -> None:
     pin_to_one_core()
     repeats = 60 if options.quick else 400
     gc.disable()
-    figures = [*cache_figures(repeats), *flatness(repeats), *scheduler_figures(repeats)]
+    figures = [*cache_figures(repeats), *flatness(repeats)]
     if options.json:
         print(json.dumps({"unit": "µs", "block_size": BLOCK_SIZE, "figures": [vars(one) for one in figures]}))
     else:

@@ -129,8 +129,10 @@ class Books:
         cached = self.pool.release(blocks, owners)
         if len(cached) and isinstance(self.policy, LruWithOutside):
             is_shared = self.pool.hits.take(cached) > 1
-            self.policy.add_outside(cached[~is_shared])
-            self.policy.add(cached[is_shared])
+            if np.count_nonzero(is_shared):
+                self.policy.add(cached[is_shared])
+                cached = cached[~is_shared]
+            self.policy.add_outside(cached)
         elif len(cached):
             self.policy.add(cached)
 

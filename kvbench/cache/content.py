@@ -8,7 +8,7 @@ under sha256. Keys hold no block id, no object identity and no Python hash, so t
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING
@@ -45,15 +45,16 @@ class KeyChain:
     block_size: int
     namespace: bytes = b""
     hash_function: str = "xxh3-128"
+    digest: Callable[[bytes], bytes] = field(init=False, repr=False, compare=False)
+    """The function behind that name; `UsageError` when there is none"""
 
-    def digest(self) -> Callable[[bytes], bytes]:
-        """The digest function behind `hash_function`; `UsageError` when there is none of that name."""
+    def __post_init__(self) -> None:
         place = HASH_FUNCTIONS.get(self.hash_function)
         if place is None:
             raise UsageError(
                 f"unknown hash function {self.hash_function!r}", hint=f"choose one of {', '.join(HASH_FUNCTIONS)}"
             )
-        return _load(place)
+        object.__setattr__(self, "digest", _load(place))
 
     def root(self, salt: str | None) -> bytes:
         """Parent of every first block. Fields are length-prefixed, so no two (namespace, salt) pairs meet (E22)."""
@@ -64,7 +65,7 @@ class KeyChain:
 
     def extend(self, keys: list[bytes], tokens: NDArray[np.int32], salt: str | None, count: int) -> None:
         """Append to `keys` until it holds those of the first `count` blocks of `tokens`."""
-        digest, step = self.digest(), self.block_size * _TOKEN.itemsize
+        digest, step = self.digest, self.block_size * _TOKEN.itemsize
         data = tokens[len(keys) * self.block_size : count * self.block_size].tobytes()
         key = keys[-1] if keys else self.root(salt)
         append = keys.append
@@ -149,15 +150,13 @@ class Content:
 
     def key_and_bytes(self, chain: KeyChain, block: int) -> tuple[bytes, bytes]:
         """Key of one full block, and its tokens as little-endian bytes; for the block that has just become full."""
-        size = chain.block_size
-        if chain is self._other_chain:
-            self._turn_to(chain)
-        if chain is not self._chain or len(self._keys) != block or self.length < (block + 1) * size:
-            key = self.keys(chain, block + 1)[block]
-            return key, self._buffer[block * size : (block + 1) * size].tobytes()
-        data = self._buffer[block * size : (block + 1) * size].tobytes()
-        key = _load(HASH_FUNCTIONS[chain.hash_function])((self._keys[-1] if block else chain.root(self.salt)) + data)
-        self._keys.append(key)
+        end = (block + 1) * chain.block_size
+        data = self._buffer[end - chain.block_size : end].tobytes()
+        keys = self._keys if chain is self._chain else self._other_keys if chain is self._other_chain else None
+        if keys is None or len(keys) != block or self.length < end:
+            return self.keys(chain, block + 1)[block], data
+        key = chain.digest((keys[-1] if block else chain.root(self.salt)) + data)
+        keys.append(key)
         return key, data
 
     def _turn_to(self, chain: KeyChain) -> None:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from kvbench.cache.books import Books
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class GrowthDetail:
     at: Int64s
     """The rows, as numpy's index type"""

@@ -62,7 +62,7 @@ class HashIndex:
     def find(self, keys: Sequence[bytes], tokens: Int32s, root: int) -> Int64s:
         if not keys or keys[0] not in self.blocks:
             return NO_BLOCKS
-        found = np.array(list(map(self.blocks.get, keys, repeat(0))), dtype=np.int64)
+        found = np.fromiter(map(self.blocks.get, keys, repeat(0)), np.int64, len(keys))
         if np.count_nonzero(found) < len(found):
             found = found[: int(np.argmin(found != 0))]
         parents = np.empty(len(found) + 1, dtype=np.int64)

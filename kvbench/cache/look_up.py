@@ -68,7 +68,8 @@ def look_up(books: Books, content: Content) -> tuple[list[GroupHits], int]:
         groups.append(hits)
     common = min(len(hits.device) + len(hits.below) for hits in groups)
     for hits in groups:
-        hits.cut(common)
+        if common < len(hits.device) + len(hits.below):
+            hits.cut(common)
         hits.was_cached = books.pool.refs.take(hits.device) == 0
         if books.pool.in_transfer:
             hits.was_cached &= books.pool.pins.take(hits.device) == 0

@@ -149,7 +149,7 @@ class BlockPool:
         self.state[blocks] = FREE
 
     def _refs_of(self, blocks: Int64s) -> NDArray[np.int32]:
-        foreign = (blocks < 0) | (blocks > self.num_blocks)
+        foreign = blocks.view(np.uint64) > self.num_blocks  # a negative id is a very large one here
         if np.count_nonzero(foreign):
             block = int(blocks[foreign][0])
             raise InternalError(f"block {block} is not one of this pool's 1 … {self.num_blocks}")

@@ -42,30 +42,30 @@ def publish_progress(books: Books, rows: Int64s, computed: Int32s) -> None:
 
 def _publish_tails(books: Books, rows: Int64s, logical: Int32s) -> None:
     """One block per row, the usual step of running sequences."""
-    keys, chunks, roots = [], [], []
+    keys, chunks = [], []
+    contents, full = [_content(books, row) for row in rows.tolist()], logical.tolist()
     needs_keys = books.indexes[0].needs_keys
-    for row, block in zip(rows.tolist(), logical.tolist(), strict=True):
-        content = _content(books, row)
+    for content, block in zip(contents, full, strict=True):
         if needs_keys:
             key, chunk = content.key_and_bytes(books.chain, block)
             keys.append(key)
         else:
             chunk = content.tokens[block * books.block_size : (block + 1) * books.block_size].tobytes()
         chunks.append(chunk)
-        roots.append(0 if block else books.labels.root_id(content.salt))
     tokens = np.frombuffer(b"".join(chunks), dtype=np.int32).reshape(len(rows), -1)
     entries = rows * books.tables.width + logical
     for group, index in enumerate(books.indexes):
         flat = books.tables.flat[group]
         blocks = flat.take(entries).astype(np.int64)
         if books.policy.watches_priority:
-            for at, row in enumerate(rows.tolist()):
-                books.policy.used_by(_content(books, row).priority, blocks[at : at + 1])
+            for at, content in enumerate(contents):
+                books.policy.used_by(content.priority, blocks[at : at + 1])
         if isinstance(index, TailIndex):
-            index.publish(_tail_keys(books, rows, logical), tokens, blocks)
+            index.publish(_tail_keys(books, contents, full), tokens, blocks)
             continue
-        before = books.pool.content_ids.take(flat.take(np.maximum(entries - 1, 0)))
-        parents = np.where(logical > 0, before, roots)
+        parents = books.pool.content_ids.take(flat.take(entries - 1))
+        for at in (logical == 0).nonzero()[0].tolist():
+            parents[at] = books.labels.root_id(contents[at].salt)
         index.publish_tails(keys, tokens, blocks, parents)
 
 
@@ -86,9 +86,9 @@ def _publish_run(books: Books, row: int, first: int, end: int) -> None:
         index.publish(keys, tokens, blocks, before)
 
 
-def _tail_keys(books: Books, rows: Int64s, logical: Int32s) -> list[bytes]:
-    pairs = zip(rows.tolist(), logical.tolist(), strict=True)
-    return [_content(books, row).key_and_bytes(books.tail_chain, block)[0] for row, block in pairs]
+def _tail_keys(books: Books, contents: list[Content], full: list[int]) -> list[bytes]:
+    chain = books.tail_chain
+    return [content.key_and_bytes(chain, block)[0] for content, block in zip(contents, full, strict=True)]
 
 
 def _content(books: Books, row: int) -> Content:

@@ -169,7 +169,7 @@ def _split(old: Books, tree: dict[int, _Old], ratio: int) -> list[_New]:
 
 def _unknown(new: Books, group: int, contents: list[_New]) -> list[_New]:
     """Give every content its key; those that the rows have published get their id, the others are returned."""
-    index, digest = new.indexes[group], new.chain.digest()
+    index, digest = new.indexes[group], new.chain.digest
     unknown = []
     for one in contents:
         before = one.parent.key if one.parent is not None else new.chain.root(one.salt)

@@ -103,7 +103,7 @@ class SymbolicContent(Content):
         return _mix(bases[run_of] + inside[:, np.newaxis] * _GAMMA)
 
     def _bases(self, chain: KeyChain, count: int) -> UInt64s:
-        digest, before, found = chain.digest(), chain.root(self.salt), []
+        digest, before, found = chain.digest, chain.root(self.salt), []
         for stream, start, length in self._runs[:count]:
             found.append(digest(before + struct.pack("<Qq", stream, start))[:16])
             before = digest(before + struct.pack("<Qqq", stream, start, length))

@@ -50,7 +50,7 @@ class TailIndex(HashIndex):
 
     def blocks_of(self, keys: Sequence[bytes]) -> Int64s:
         """The block of every key; all of them are published."""
-        return np.array(list(map(self.blocks.get, keys, repeat(0))), dtype=np.int64)
+        return np.fromiter(map(self.blocks.get, keys, repeat(0)), np.int64, len(keys))
 
     def publish(self, keys: Sequence[bytes], tokens: Int32s, blocks: Int64s, parent: int = _NOBODY) -> None:
         """Offer full blocks, of one sequence or of many."""

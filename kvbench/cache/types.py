@@ -70,7 +70,11 @@ class CacheSettings:
     """Most tokens that a step adds to a sequence whose known tokens are computed: 1, and the drafts"""
 
 
-@dataclass(frozen=True, slots=True)
+# Plans are made on every step and nobody changes them; they are not frozen, because a frozen dataclass pays for each
+# field that it sets.
+
+
+@dataclass(slots=True)
 class Plan:
     """What one admission would do; `commit` does exactly this or raises. Valid until the manager's next change."""
 
@@ -97,7 +101,7 @@ class Plan:
     """Blocks that a newcomer could still take after the commit: free and cached ones that are promised to nobody."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class AppendPlan:
     """What growing the given sequences in one go would do."""
 

@@ -88,12 +88,12 @@ class Windows:
     def _freed(self, kind: WindowKind, computed: int) -> int:
         return max(0, computed - kind.window + 1) // self.block_size
 
-    def held_blocks(self, tables: BlockTables, rows: Int64s) -> Int32s:
-        """[rows] real blocks, over all groups."""
-        held: Int32s = self.num_groups * tables.held.take(rows)
+    def note_peak(self, tables: BlockTables, rows: Int64s) -> None:
+        """These rows are about to let go of blocks."""
+        held = self.num_groups * tables.held.take(rows)
         for kind in self.kinds:
             held -= len(kind.groups) * tables.freed[kind.groups[0]].take(rows)
-        return held
+        self.peak[rows] = np.maximum(self.peak.take(rows), held)
 
     def require_readable(self, tables: BlockTables, row: int, computed: int) -> None:
         """Cut back to `computed` tokens, the row must still have all that its next query reads."""
@@ -154,10 +154,9 @@ def slide(books: Books, windows: Windows, rows: Int64s, computed: Int32s) -> Non
         old = tables.freed[kind.groups[0]].take(rows)
         due = (first > old).nonzero()[0]
         if len(due):
-            if not left:
-                held = windows.held_blocks(tables, rows)
-                windows.peak[rows] = np.maximum(windows.peak.take(rows), held)
-            left += _leave(tables, kind, rows[due], old[due], first[due])
+            leaving = rows[due]
+            windows.note_peak(tables, leaving)
+            left += _leave(tables, kind, leaving, old[due], first[due])
     if left:
         books.drop_outside(np.concatenate(left) if len(left) > 1 else left[0])
     _renew_promises(books, windows, rows, computed)
@@ -168,9 +167,8 @@ def _leave(tables: BlockTables, kind: WindowKind, rows: Int64s, old: Int32s, fir
     logical block first."""
     counts = first - old
     entries = rows * tables.width + old
-    total = int(counts.sum())
-    if total > len(rows):
-        entries = np.repeat(entries - np.cumsum(counts) + counts, counts) + np.arange(total)
+    if np.count_nonzero(counts == 1) < len(rows):
+        entries = np.repeat(entries - np.cumsum(counts) + counts, counts) + np.arange(int(counts.sum()))
     left = []
     for group in kind.groups.tolist():
         flat = tables.flat[group]
