@@ -108,10 +108,11 @@ class Content:
         return self._buffer[: self.length]
 
     def append(self, token: int) -> None:
-        if self.length == len(self._buffer):
-            self._grow(self.length + 1)
-        self._buffer[self.length] = token
-        self.length += 1
+        at = self.length
+        if at == len(self._buffer):
+            self._grow(at + 1)
+        self._buffer[at] = token
+        self.length = at + 1
 
     def extend(self, tokens: Sequence[int] | NDArray[np.integer]) -> None:
         given = np.asarray(tokens, dtype=_TOKEN)

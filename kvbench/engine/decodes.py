@@ -95,8 +95,9 @@ class DecodeSet:
         decoding = self.sequences[:count]
         if self._num_forced:
             tokens = [sequence.choose(token) for sequence, token in zip(decoding, tokens, strict=True)]
-        for sequence, token in zip(decoding, tokens, strict=True):
-            sequence.append(token, now_s)
+        for sequence, token in zip(decoding, tokens, strict=True):  # `Sequence.append` by hand: the step's longest loop
+            sequence.content.append(token)
+            sequence.token_times_s.append(now_s)
         self._table[_TOKEN, :count] = tokens
         self._table[_LENGTH, :count] += 1
 
