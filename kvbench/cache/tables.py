@@ -77,7 +77,8 @@ class BlockTables:
         blocks = self._take_entries(row, 0)
         self.promised_total -= int(self.promised[row])
         self._columns[:, row] = 0
-        self.freed[:, row] = 0
+        if self.has_windows:
+            self.freed[:, row] = 0
         self.forks -= int(self.forked[row])
         self.live[row] = self.forked[row] = False
         self.contents[row] = None
