@@ -48,7 +48,7 @@ def draw_scenario(seed: int, fault_rate: float = FAULT_RATE) -> Scenario:
 
 def _draw(rng: random.Random, fault_rate: float) -> Scenario:
     windows = rng.choice(GROUPS)
-    engine, settings = _draw_settings(rng)
+    engine, settings = draw_settings(rng)
     asks = tuple(_draw_asks(rng, settings))
     longest = max(len(ask.prompt) + ask.output for ask in asks)
     needed = max(sum(_most_blocks(window, ask, settings) for window in windows) for ask in asks)
@@ -89,7 +89,7 @@ def _most_blocks(window: int | None, ask: Ask, settings: EngineSettings) -> int:
     return blocks if step is None else min(blocks, window_blocks(window, settings.block_size, step))
 
 
-def _draw_settings(rng: random.Random) -> tuple[dict[str, Any], EngineSettings]:
+def draw_settings(rng: random.Random) -> tuple[dict[str, Any], EngineSettings]:
     """Settings that go together, as the suite would refuse the others."""
     while True:
         drawn: dict[str, Any] = {
