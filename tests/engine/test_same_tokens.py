@@ -1,5 +1,5 @@
-"""One answer under every setting, with real tensors and faults: whatever mechanism keeps, moves, loses or brings back KV,
-greedy float32 tokens are those that Hugging Face `generate` gives.
+"""One answer under every setting, with real tensors and faults: whatever keeps, moves, loses or brings back KV, greedy
+float32 tokens are those that Hugging Face `generate` gives.
 
 Settings are drawn from all that a suite can name. Two copies in a hundred fail and leave NaN behind, cached blocks are
 forgotten at random, requests are given up, and a third of the engines change their block size in the middle.
