@@ -17,7 +17,7 @@ from kvbench.engine.branching import Branching
 from kvbench.engine.decodes import DecodeSet
 from kvbench.engine.duplicates import computed_by
 from kvbench.engine.policies.registry import admission_policy, batch_policy, order_of, preemption_policy, victim_policy
-from kvbench.engine.policies.victims import spare_restarted
+from kvbench.engine.preempting import Preempting
 from kvbench.engine.schedule import Piece, Schedule
 from kvbench.engine.speculation.acceptance import accept
 from kvbench.engine.waiting import WaitingQueue
@@ -58,8 +58,9 @@ class Scheduler:
         self.decoding = DecodeSet(settings.max_sequences)
         self.held: list[Sequence] = []
         self.branching = Branching(self)
+        self.preempting = Preempting(self)
         self.speculation: Speculation | None = None
-        self._step = Schedule()
+        self.step = Schedule()
         self.timer: Callable[[], float] | None = None
         """Seconds, to time look-ups with"""
 
@@ -101,7 +102,7 @@ class Scheduler:
     def schedule(self, now_s: float, after: Schedule | None = None) -> Schedule:
         """Fill one step by the batch policy; slots of all its tokens are allocated when this returns. `after` is an
         earlier attempt at the same step, in which nothing could be computed."""
-        self._step = step = Schedule()
+        self.step = step = Schedule()
         if after is not None:
             step.admissions, step.preemptions = after.admissions, after.preemptions
         self.waiting.order.begin_step()
@@ -118,9 +119,9 @@ class Scheduler:
         return step
 
     def _seal(self) -> None:
-        self._step.seal(self.decoding)
+        self.step.seal(self.decoding)
         if self.branching.searches:
-            self.branching.note_beams(self._step)
+            self.branching.note_beams(self.step)
 
     # Moves of the batch policies; each returns the tokens that it has put into the step.
 
@@ -135,12 +136,12 @@ class Scheduler:
             plan = self.manager.plan_append(rows, lengths)
             if plan.fits:
                 self.manager.commit_append(plan)
-                self._step.num_decodes = len(rows)
+                self.step.num_decodes = len(rows)
                 return len(rows)
             deferred = self.manager.deferred_blocks()
             if deferred and (plan.shortfall_blocks <= deferred or self.num_running == 1):
                 return self._decode_what_fits(len(rows))
-            self._make_room()
+            self.preempting.make_room()
         return 0
 
     def _decode_what_fits(self, limit: int) -> int:
@@ -150,9 +151,9 @@ class Scheduler:
             count = self.branching.whole_groups_within(count)
         if count:
             self.manager.commit_append(self._growth(count))
-            self._step.num_decodes = count
+            self.step.num_decodes = count
             if self.speculation is not None:
-                self._step.drafts = self.speculation.no_drafts(self.decoding, count)
+                self.step.drafts = self.speculation.no_drafts(self.decoding, count)
         return count
 
     def _growth(self, count: int) -> AppendPlan:
@@ -166,7 +167,7 @@ class Scheduler:
             plan = self.manager.plan_append(rows, lengths + drafts.counts)
             if plan.fits:
                 self.manager.commit_append(plan)
-                self._step.num_decodes, self._step.drafts = len(rows), drafts
+                self.step.num_decodes, self.step.drafts = len(rows), drafts
                 return len(rows) + drafts.total
         return 0
 
@@ -244,7 +245,7 @@ class Scheduler:
         """Who may be admitted next, the swapped first (E42). Nobody in a step that preempted: the room was made for
         those who run. Who loads takes a row and no seat (E33)."""
         rows_taken = self.num_running + len(self.held) + self.branching.reserved_seats
-        has_preempted = self._step.preemptions > 0 and self.num_running > 0
+        has_preempted = self.step.preemptions > 0 and self.num_running > 0
         if has_preempted or not self.num_waiting or rows_taken >= self.manager.settings.max_sequences:
             return None
         seats_taken = rows_taken - self.num_loading
@@ -266,7 +267,7 @@ class Scheduler:
             swapped=sequence.swapped,
         )
         if self.timer is not None:
-            self._step.lookup_s += self.timer() - started
+            self.step.lookup_s += self.timer() - started
         return plan
 
     def _seat(self, sequence: Sequence, plan: Plan) -> None:
@@ -281,7 +282,7 @@ class Scheduler:
         sequence.is_loading = self.overlaps and self.manager.is_loading(admitted.row)
         insort(self.prefilling, sequence, key=lambda other: other.order)
         self.branching.reserved_seats += sequence.seats - 1
-        self._step.admissions += 1
+        self.step.admissions += 1
 
     def _compute(self, sequence: Sequence, count: int) -> int:
         """A piece of the prompt; its slots were promised at the admission, so they are there."""
@@ -292,22 +293,8 @@ class Scheduler:
                 raise InternalError(f"request {sequence.request_id} was promised {piece.end} tokens that do not fit")
             self.manager.commit_append(plan)
             sequence.held = piece.end
-        self._step.pieces.append(piece)
+        self.step.pieces.append(piece)
         return count
-
-    def _make_room(self) -> None:
-        """A decode found no block: finished members of a static batch give way first, then the victim."""
-        if self.held:
-            self._free_held()
-            return
-        prefilling, decoding = self.prefilling, self.decoding.sequences
-        if self.branching.searches:
-            prefilling, decoding = spare_restarted(prefilling, decoding)
-        victim = self.victims.choose(prefilling, decoding)
-        if self.num_running == len(victim.together):
-            self._fail(victim)
-        else:
-            self._preempt(victim)
 
     def _seat_arrived(self) -> None:
         """Whose blocks have all arrived takes a seat, the first in line first; the others go on loading."""
@@ -321,57 +308,16 @@ class Scheduler:
         """Copies are under way: somebody's blocks arrive, or blocks that were given up come back."""
         return self.num_loading > 0 or self.manager.deferred_blocks() > 0
 
-    def _preempt(self, victim: Sequence) -> None:
-        """The blocks go, prompt and generated tokens wait at their old place in line (E41), computed KV with them when
-        it is swapped. Sequences of one group are always recomputed: what they share is not copied apart."""
-        waiting = victim if victim.group is None and self._swap_out(victim) else self._requeue(victim)
-        waiting.preemptions += 1
-        self._step.preemptions += 1
-
-    def _swap_out(self, victim: Sequence) -> bool:
-        """Whether the victim now waits on the swap area."""
-        victim.peak_blocks = max(victim.peak_blocks, self.manager.peak_blocks(victim.table_row))
-        blocks = -(-victim.computed // self.manager.settings.block_size) * len(self.manager.settings.groups)
-        if not blocks or not self.preemption.prefers_swap(victim.computed, blocks):
-            return False
-        victim.swapped = self.manager.swap_out(victim.table_row)
-        if victim.swapped is None:
-            return False
-        self._leave(victim)
-        victim.stand_up()
-        insort(self.swapped, victim, key=lambda other: other.order)
-        return True
-
-    def _requeue(self, sequence: Sequence) -> Sequence:
-        """All rows of the request are given up; the sequence that now waits in line for it."""
-        together = sequence.together
-        for one in together:
-            self._leave(one)
-            self._stand_up(one)
-        if sequence.group is not None and sequence.group.search is not None:
-            self.branching.preempted(sequence.group)
-        self.waiting.push(together[-1])
-        return together[-1]
-
     def fall_back(self, rows: list[int]) -> None:
         """Blocks that these rows were to read did not come. Their sequences leave the step and wait at their old place;
         when they are admitted again, they find what is left and compute the rest."""
         for sequence in [*self.prefilling, *self.decoding.sequences]:
             if sequence.row in rows:
                 for one in sequence.together:
-                    self._step.drop(one)
-                self._requeue(sequence)
+                    self.step.drop(one)
+                self.preempting.requeue(sequence)
         self._free_held_if_over()
         self._seal()
-
-    def _fail(self, sequence: Sequence) -> None:
-        """Alone and still out of blocks: preempting itself would bring it back here for ever (E34)."""
-        for member in sequence.together:
-            self._leave(member)
-            member.error = f"no free block at token {member.length}, and no other sequence to preempt"
-            member.finish_reason = "error"
-            self._stand_up(member)
-            self._step.failed.append(member)
 
     # After the forward pass.
 
@@ -380,7 +326,7 @@ class Scheduler:
 
         Returns the sequences that are finished; they hold their blocks until `release`.
         """
-        self._step = Schedule()
+        self.step = Schedule()
         if step.is_empty:
             return []
         if step.drafts is not None:
@@ -421,7 +367,7 @@ class Scheduler:
             self._free_held_if_over()
         else:
             for sequence in finished:
-                self._stand_up(sequence)
+                self.stand_up(sequence)
 
     def abort(self, sequence: Sequence) -> None:
         """Forget a waiting or running sequence between two steps."""
@@ -432,20 +378,20 @@ class Scheduler:
         elif sequence.row is None:
             self.waiting.remove(sequence)
         else:
-            self._leave(sequence)
-            self._stand_up(sequence)
+            self.leave(sequence)
+            self.stand_up(sequence)
         self._free_held_if_over()
 
     def _free_held_if_over(self) -> None:
         if self.num_running == 0:
-            self._free_held()
+            self.free_held()
 
-    def _free_held(self) -> None:
+    def free_held(self) -> None:
         for sequence in self.held:
-            self._stand_up(sequence)
+            self.stand_up(sequence)
         self.held = []
 
-    def _leave(self, sequence: Sequence) -> None:
+    def leave(self, sequence: Sequence) -> None:
         if self.waiting.has_parked:
             self.waiting.progress(sequence, None)
         if sequence.is_decoding:
@@ -454,7 +400,7 @@ class Scheduler:
             self.prefilling.remove(sequence)
             self.branching.reserved_seats -= sequence.seats - 1
 
-    def _stand_up(self, sequence: Sequence) -> None:
+    def stand_up(self, sequence: Sequence) -> None:
         if sequence.group is not None:
             self.branching.note_blocks(sequence.group)
         sequence.peak_blocks = max(sequence.peak_blocks, self.manager.peak_blocks(sequence.table_row))

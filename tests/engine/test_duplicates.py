@@ -76,7 +76,7 @@ def test_nobody_waits_for_one_that_has_gone(manager: str, end: str) -> None:
     if end == "abort":
         engine.abort(0)
     else:
-        engine.scheduler._preempt(engine.scheduler.prefilling[0])
+        engine.scheduler.preempting.preempt(engine.scheduler.prefilling[0])
     assert not engine.scheduler.waiting.has_parked
     run(engine)
     outputs = engine.take_outputs()
