@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from kvbench.cache.types import NULL_BLOCK, Int32s, Int64s
+from kvbench.cache.windows import Windows, most_blocks
 from kvbench.errors import InternalError
 
 if TYPE_CHECKING:
@@ -18,17 +19,28 @@ if TYPE_CHECKING:
 
     from kvbench.cache.books import Books
     from kvbench.cache.content import Content
+    from kvbench.cache.types import CacheSettings
 
 
 def fork_blocks(books: Books, length: int, promise: int) -> int:
     """See `CacheManager.fork_blocks`."""
-    tables = books.tables
-    held = tables.blocks_for(length)
-    has_partial_tail = length % books.block_size > 0
-    if books.windows is not None:
-        need = books.windows.fork_need(held, tables.blocks_for(promise), length)
-        return need + books.num_groups * has_partial_tail
-    return books.num_groups * (max(0, tables.blocks_for(promise) - held) + has_partial_tail)
+    return _fork_need(books.block_size, books.num_groups, books.windows, length, promise)
+
+
+def request_blocks(settings: CacheSettings, width: int, prompt_tokens: int, slots: int) -> int:
+    """Blocks that a request may come to hold as `width` sequences of `slots` tokens, forked after its prompt: what the
+    scheduler rejects it by, and the plan of a sweep before that."""
+    size, groups = settings.block_size, len(settings.groups)
+    windows = Windows(settings) if any(group.window is not None for group in settings.groups) else None
+    forked = (width - 1) * _fork_need(size, groups, windows, prompt_tokens, slots)
+    return most_blocks(settings, slots) + forked
+
+
+def _fork_need(block_size: int, groups: int, windows: Windows | None, length: int, promise: int) -> int:
+    held, promised = -(-length // block_size), -(-promise // block_size)
+    has_partial_tail = length % block_size > 0
+    growth = groups * max(0, promised - held) if windows is None else windows.fork_need(held, promised, length)
+    return growth + groups * has_partial_tail
 
 
 def fork_row(books: Books, row: int, content: Content, promise: int) -> int:

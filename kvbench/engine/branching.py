@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from kvbench.cache.forking import request_blocks
 from kvbench.cache.windows import most_blocks
 
 if TYPE_CHECKING:
@@ -66,9 +67,7 @@ class Branching:
             return "a beam search keeps several continuations, and speculation drafts one: no drafts go with beams"
         if job.beams is None and scheduler.settings.admission != "guaranteed-no-evict":
             return None
-        most = most_blocks(sizes, job.slots_needed) + (job.width - 1) * scheduler.manager.fork_blocks(
-            len(job.prompt), job.slots_needed
-        )
+        most = request_blocks(sizes, job.width, len(job.prompt), job.slots_needed)
         if most <= sizes.num_blocks:
             return None
         return f"{job.width} sequences of one request may hold {most} blocks, the pool has {sizes.num_blocks}"

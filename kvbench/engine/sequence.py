@@ -168,10 +168,12 @@ class Sequence:
         return self.finish_reason is not None
 
     def join(self, row: int, root: Sequence) -> None:
-        """Forked from the root, whose prompt is computed: a row, and all that the root has come to so far."""
+        """Forked from the root, whose prompt is computed: a row, and all that the root has come to so far. What it hits
+        when it is admitted after a preemption is no first look-up any more (E19)."""
         self.row = row
         self.prefilled, self.held = root.prefilled, root.held
         self.first_scheduled_s = root.first_scheduled_s
+        self.cached_tokens = root.cached_tokens
 
     def forget_output(self) -> None:
         """Back to the prompt."""

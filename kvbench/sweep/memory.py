@@ -100,7 +100,7 @@ def does_not_fit(memory: Memory, machine: Machine) -> str | None:
 
 def tiers_do_not_fit(engine: EngineSettings, geometry: ModelGeometry, machine: Machine) -> str | None:
     """Why the lower tiers cannot be had: too small for one block, or a disk that is full or cannot be written."""
-    one = pool_layout(geometry, engine.kv_dtype, engine.block_size).block_bytes
+    one = pool_layout(geometry, engine.kv_dtype, engine.block_size, engine.kv_scales).block_bytes
     try:
         if engine.offload != "none":
             tier_blocks("host_memory", engine.host_memory, one)

@@ -21,6 +21,7 @@ from kvbench.spec.suite import ModelSettings
 from kvbench.spec.workload import WorkloadSettings
 from kvbench.store.setting_columns import setting_row
 from kvbench.sweep import refusals, resolve
+from kvbench.sweep.branches import cannot_branch, too_wide
 from kvbench.sweep.code_digest import cost_model_digest, engine_digest, kernel_digest
 from kvbench.sweep.labels import labels
 from kvbench.sweep.machine import Machine, find_machine
@@ -136,9 +137,12 @@ class _Planner:
             explainable_hit_tokens=self._explain(workload, engine, geometry),
         )
         refusal, notes = self._verdict(memory, workload, engine, geometry)
-        refusal = refusal or refusals.cannot_branch(case.workload, engine)
+        refusal = refusal or cannot_branch(workload, case.workload.sampling, engine, geometry, limit)
         refusal = refusal or refusals.cannot_reblock(workload, engine, geometry, self._plan.machine)
         refusal = refusal or refusals.cannot_speculate(case.workload, engine, machine)
+        if refusal is None:
+            count, arithmetic = too_wide(workload, case.workload.sampling, engine, geometry, limit)
+            notes += _rejections(count, len(workload.requests), arithmetic)
         return PlannedCase(case, job, label, memory, workload, refusal, notes)
 
     def _verdict(
@@ -153,8 +157,7 @@ class _Planner:
         total = len(workload.requests)
         if refusal is None and count == total:
             refusal = f"none of its {total} requests can be served: {arithmetic}"
-        notes = (f"{count} of {total} requests will be rejected: {arithmetic}",) if 0 < count < total else ()
-        return refusal, notes
+        return refusal, _rejections(count, total, arithmetic)
 
     def _job(
         self,
@@ -252,3 +255,7 @@ class _Planner:
             explain = explainable_tokens_inside_blocks if engine.partial_block_reuse else explainable_hit_tokens
             self._explained[key] = explain(workload, block_size, geometry.vocab_size)
         return self._explained[key]
+
+
+def _rejections(count: int, total: int, arithmetic: str) -> tuple[str, ...]:
+    return (f"{count} of {total} requests will be rejected: {arithmetic}",) if 0 < count < total else ()

@@ -65,7 +65,7 @@ def cannot_speculate(workload: WorkloadSettings, engine: EngineSettings, machine
     if engine.speculation == "none":
         return None
     if workload.sampling.beams > 1:
-        return "beams are several continuations, and speculation drafts one: set speculation or sampling.beams to none"
+        return 'beams are several, and speculation drafts one: set speculation = "none" or sampling.beams = 1'
     if machine.is_virtual:
         is_declared = engine.acceptance_rate is not None
         return None if is_declared else "under the virtual clock speculation needs acceptance_rate, as in 0.7"
@@ -73,19 +73,6 @@ def cannot_speculate(workload: WorkloadSettings, engine: EngineSettings, machine
         return "acceptance_rate is declared for the virtual clock; here the model finds out which drafts are right"
     if workload.outputs == "forced":
         return 'no draft can guess forced outputs: set workload.outputs = "sampled", or use the virtual clock'
-    return None
-
-
-def cannot_branch(workload: WorkloadSettings, engine: EngineSettings) -> str | None:
-    """Why requests of several sequences cannot be served under these settings; None when they can, or are of one."""
-    sampling = workload.sampling
-    width, what = (sampling.n, "samples") if sampling.n > 1 else (sampling.beams, "beams")
-    if width == 1:
-        return None
-    if width > engine.max_sequences:
-        return f"{width} {what} of a request are {width} sequences, and max_sequences is {engine.max_sequences}"
-    if engine.allocator != "paged":
-        return f'{what} of a request share blocks, which allocator = "{engine.allocator}" cannot'
     return None
 
 

@@ -140,3 +140,14 @@ def test_the_first_sample_has_the_tokens_of_a_request_without_samples() -> None:
     run(alone, job(0, 6, output=6))
     run(several, job(0, 6, output=6, n=3))
     assert several.take_all_outputs()[0][0] == alone.take_outputs()[0]
+
+
+def test_e19_what_a_preempted_sample_finds_again_is_no_first_hit() -> None:
+    """Two requests of four samples in a pool too small for all: forked samples lose their blocks, come back and find
+    the prompt, which is a hit of a readmission and nothing that a cold workload has to explain."""
+    engine = drawing(fake_engine(12, manager="real", prefix_cache="hash"))
+    steps = run(engine, job(0, 9, output=12, n=4, sampling=HOT), job(1, 9, output=12, n=4, sampling=HOT))
+    assert sum(step.preemptions for step in steps) > 0
+    assert sum(step.readmission_hits for step in steps) > 0
+    assert sum(step.prefix_cache_hits for step in steps) == 0
+    assert sum(step.prefix_cache_queries for step in steps) == 2 * 9
