@@ -53,8 +53,11 @@ def _draw(rng: random.Random, fault_rate: float) -> Scenario:
     longest = max(len(ask.prompt) + ask.output for ask in asks)
     needed = max(sum(_most_blocks(window, ask, settings) for window in windows) for ask in asks)
     blocks = needed + rng.choice([0, 0, 1, 2, 4, needed, 3 * needed])
+    context = longest + rng.randrange(8)
     if settings.allocator != "paged":
-        blocks = 2 * needed + rng.randrange(2 * needed)
+        reserved = len(windows) * -(-context // settings.block_size)
+        reserved = 1 << (reserved - 1).bit_length() if settings.allocator == "buddy" else reserved
+        blocks = reserved + rng.randrange(2 * reserved)
     turns = 4 + sum(ask.output for ask in asks)
     return Scenario(
         engine=engine,
@@ -62,7 +65,7 @@ def _draw(rng: random.Random, fault_rate: float) -> Scenario:
         host_blocks=rng.randint(1, 12) if settings.offload != "none" else 0,
         disk_blocks=rng.randint(1, 20) if settings.offload == "host+disk" else 0,
         swap_blocks=rng.randint(1, 40) if settings.preemption != "recompute" else 0,
-        max_context=longest + rng.randrange(8),
+        max_context=context,
         windows=windows,
         asks=asks,
         faults=tuple(_draw_faults(rng, turns, len(asks), fault_rate)),
