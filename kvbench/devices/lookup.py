@@ -24,7 +24,7 @@ def known_device(name: str) -> Device:
     if name.strip()[:1].isdigit():
         return anonymous_device(parse_bytes(name))
     near = [by_key[k].name for k in get_close_matches(key, by_key, n=3, cutoff=0.5)]
-    hint = f"did you mean {' or '.join(dict.fromkeys(near))}?" if near else f"known: {', '.join(device_names())}"
+    hint = f"did you mean {' or '.join(dict.fromkeys(near))}?" if near else f"known: {', '.join(device_names())}."
     raise UsageError(f"unknown GPU {name!r}", hint=f"{hint} A size works too, as in --gpu 24GiB")
 
 

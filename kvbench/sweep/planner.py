@@ -49,8 +49,8 @@ def make_plan(loaded: LoadedSuite, *, repetitions: int | None = None, auto_kv_by
         first = plan.cases[0]
         raise CannotRunError(
             f"none of the {len(plan.cases)} cases can run here; {first.label}: {first.refusal}",
-            hint="make kv_memory, batch or lengths smaller (a trace: --scale-tokens, or -a max_input_tokens=…); "
-            "where the weights alone are too large, take a smaller model.name or weight_dtype=bf16",
+            hint="change what the reason names; too much memory: a smaller kv_memory, batch or lengths (a trace: "
+            "--scale-tokens, or -a max_input_tokens=…), or a smaller model.name or weight_dtype=bf16",
         )
     return plan
 

@@ -83,10 +83,14 @@ class Scenario:
             return cls(**data)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise UsageError(
-                f"this is not a scenario: {error}", hint="give a file that `kvbench verify` wrote"
+                f"this is not a scenario: {_problem(error)}", hint="give a file that `kvbench verify` wrote"
             ) from None
 
 
 def _ask(data: dict[str, Any]) -> Ask:
     forced = data.get("forced")
     return Ask(**{**data, "prompt": tuple(data["prompt"]), "forced": None if forced is None else tuple(forced)})
+
+
+def _problem(error: Exception) -> str:
+    return f"it lacks {error}" if isinstance(error, KeyError) else str(error)
