@@ -12,7 +12,7 @@ from typing import Any, get_args
 from pydantic import ValidationError
 
 from kvbench.cache.manager import make_manager
-from kvbench.engine.memory import step_tokens
+from kvbench.engine.memory import decode_tokens, step_tokens
 from kvbench.errors import KvbenchError
 from kvbench.geometry.memory import window_blocks
 from kvbench.spec.engine import EngineSettings
@@ -89,7 +89,9 @@ def _most_blocks(window: int | None, ask: Ask, settings: EngineSettings) -> int:
         return blocks
     if ask.width > 1:
         return ask.width * (-(-(len(ask.prompt) + ask.output) // settings.block_size) + 1)
-    return blocks if step is None else min(blocks, window_blocks(window, settings.block_size, step))
+    if step is None:
+        return blocks
+    return min(blocks, window_blocks(window, settings.block_size, max(step, decode_tokens(settings))))
 
 
 def draw_settings(rng: random.Random) -> tuple[dict[str, Any], EngineSettings]:
