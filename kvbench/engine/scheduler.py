@@ -298,11 +298,13 @@ class Scheduler:
 
     def _seat_arrived(self) -> None:
         """Whose blocks have all arrived takes a seat, the first in line first; the others go on loading."""
-        free = self.max_sequences - self.num_running - len(self.held) + self.num_loading
-        for sequence in self.prefilling:
-            if free > 0 and sequence.is_loading and not self.manager.is_loading(sequence.table_row):
+        loading = [sequence for sequence in self.prefilling if sequence.is_loading]
+        taken = self.num_running + self.branching.reserved_seats - sum(sequence.seats for sequence in loading)
+        free = self.max_sequences - len(self.held) - taken
+        for sequence in loading:
+            if free >= sequence.seats and not self.manager.is_loading(sequence.table_row):
                 sequence.is_loading = False
-                free -= 1
+                free -= sequence.seats
 
     def _room_is_coming(self) -> bool:
         """Copies are under way: somebody's blocks arrive, or blocks that were given up come back."""
