@@ -84,6 +84,13 @@ class Host:
         cores = self.physical_cores()
         return cores if quota is None else max(1, min(cores, int(quota)))
 
+    def last_level_cache_bytes(self) -> int | None:
+        """The largest of the first CPU's caches."""
+        base = f"sys/devices/system/cpu/cpu{min(self.affinity, default=0)}/cache"
+        sizes = [self.text(f"{base}/index{index}/size") or "" for index in range(8)]
+        found = [re.fullmatch(r"([0-9]{1,9})([KM])", size) for size in sizes]
+        return max((int(m[1]) << {"K": 10, "M": 20}[m[2]] for m in found if m), default=None)
+
     def memory_bytes(self) -> int | None:
         """Installed memory, or the control group's limit where that is smaller."""
         limits = [self.meminfo("MemTotal"), *map(self._memory_limit_at, self._cgroup_folders("memory"))]

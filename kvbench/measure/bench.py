@@ -84,14 +84,10 @@ class Bench:
 
     def _measured(self, case: CaseJob) -> Any:
         from kvbench.measure import engine_case, kernel_case
-        from kvbench.measure.measured import Measured
 
         if case.kind == "kernel":
             kernel = KernelSettings.model_validate(case.kernel)
-            row, warnings = kernel_case.measure_kernel_case(
-                kernel, self._job.device, min_time_s=self._measure.kernel_min_time_s, seed=self._measure.seed
-            )
-            return Measured(row, warnings=warnings)
+            return kernel_case.measure_kernel_case(kernel, self._job.device, self._measure)
         model = self._model(case)
         found = engine_case.measure_engine_case(case, model, self._measure, self._slo, self._tell(case))
         found.row |= self._kv_error(case, model, found.tensor_scales)

@@ -1,7 +1,8 @@
 """A `kernel` case: paged decode attention of one layer at given shapes, timed alone.
 
-The buffers are hot: every call reads the same blocks, and the row says so. Blocks are handed out in shuffled order,
-as in a pool that has been in use.
+Blocks are handed out in shuffled order, as in a pool that has been in use. With `buffers = "hot"` every call reads the
+same blocks; with `l2-flushed` the calls rotate over `SETS` sets of blocks, queries and outputs, and the last-level cache
+is evicted before each.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -20,68 +21,103 @@ from kvbench.engine.batch import StepBatch
 from kvbench.engine.calibration import Magnitudes, needs_scales
 from kvbench.engine.kvstore.scales import TensorScales
 from kvbench.engine.kvstore.store import KVStore
-from kvbench.measure.kernel_geometry import one_layer
-from kvbench.measure.stationary import is_stationary, lag1
-from kvbench.spec.suite import KernelSettings
+from kvbench.measure.kernel_geometry import buffer_sets, one_layer
+from kvbench.measure.kernel_timing import time_calls, warm_up
+from kvbench.measure.measured import Measured
+from kvbench.measure.precision import StoppingRule
+from kvbench.measure.timers import poisoned_memory, rotating, timer_for
+from kvbench.spec.suite import KernelSettings, MeasureSettings
 
-WARMUP_CAP_S = 3.0
-MIN_CALLS = 20
 COPY_BYTES = 128 << 20
-MAX_CALLS = 20_000
 _REFERENCE_SEQUENCES = 2
 
 
 @dataclass(slots=True)
 class KernelSetup:
-    """Everything a call needs: a filled store, one decode batch, queries, and the unquantised K and V."""
+    """Everything a call needs: a filled store, one decode batch per buffer set, queries, and the unquantised K and V.
+    All sets hold the same numbers."""
 
     store: KVStore
-    batch: StepBatch
+    batches: list[StepBatch]
     queries: torch.Tensor
     keys: torch.Tensor
     values: torch.Tensor
 
 
 def measure_kernel_case(
-    kernel: KernelSettings, device: str, *, min_time_s: float, seed: int
-) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """Metrics of the case and its warnings."""
+    kernel: KernelSettings, device: str, measure: MeasureSettings, clock_is_steady: Callable[[], bool] = lambda: True
+) -> Measured:
+    """Metrics of the case and its warnings; `invalid` when the output is wrong."""
     start = time.perf_counter()
-    setup = build(kernel, device, seed)
-    backend = attention_backend(kernel.attention, device)
-    backend.prepare(setup.batch, setup.store)
-
-    def call() -> torch.Tensor:
-        return backend.attend(0, setup.queries, setup.store)
-
-    error = _error(call(), setup)
-    timer = _timer(device)
+    setup = build(kernel, device, measure.seed)
+    calls = _calls(kernel, device, setup)
+    backend, call = calls[0].backend, rotating(calls)
+    error = _checked(calls, setup)
+    timer = timer_for(device, kernel.buffers)
     set_up = time.perf_counter()
-    steady, warmup_calls = _warm_up(timer, call)
-    warm = time.perf_counter()
-    times = _timed(timer, call, min_time_s)
+    warm = warm_up(timer, call, clock_is_steady)
+    rule = StoppingRule(measure.kernel_precision, measure.kernel_min_time_s, measure.kernel_max_time_s)
+    timed = time_calls(timer, call, rule)
+    metrics, warnings = timed.metrics(rule)
+    bytes_read = _bytes_read(kernel, setup)
     row = {
-        "attention_backend": backend.name,
-        "buffers": "hot",
-        "warmup_calls": warmup_calls,
+        "attention_backend": backend,
+        "warmup_calls": warm.calls,
         "copy_bytes_per_s": copy_rate(device),
         "setup_s": set_up - start,
-        "warmup_s": warm - set_up,
-        "measured_s": sum(times),
-        **_time_metrics(times, _bytes_read(kernel, setup)),
+        "warmup_s": warm.seconds,
+        "measured_s": timed.window_s,
+        **metrics,
+        "bytes_read_per_call": bytes_read,
+        "bytes_per_s": bytes_read / metrics["decode_s"],
         **error,
     }
-    warnings = [] if steady else [{"name": "not_stationary", "numbers": {"warmup_s": WARMUP_CAP_S}}]
-    return row, warnings
+    found = Measured(row, warnings=[w.as_dict() for w in (*warm.warnings(), *warnings)], extra={"warmup": warm.curve()})
+    if not all(np.isfinite(value) for value in error.values()):
+        found.status, found.error = "invalid", "the kernel left part of its output unwritten, or wrote NaN"
+    return found
+
+
+@dataclass(slots=True)
+class _AttentionCall:
+    """One call on one buffer set."""
+
+    backend: str
+    attend: Callable[[], torch.Tensor]
+
+    def __call__(self) -> torch.Tensor:
+        return self.attend()
+
+
+def _calls(kernel: KernelSettings, device: str, setup: KernelSetup) -> list[_AttentionCall]:
+    """One call per buffer set, each with block tables and queries of its own."""
+    calls = []
+    for batch in setup.batches:
+        backend = attention_backend(kernel.attention, device)
+        backend.prepare(batch, setup.store)
+        calls.append(_AttentionCall(backend.name, partial(backend.attend, 0, setup.queries.clone(), setup.store)))
+    return calls
+
+
+def _checked(calls: list[_AttentionCall], setup: KernelSetup) -> dict[str, float]:
+    """The worst error of any buffer set. Outputs begin as NaN: what a kernel does not write is not what another left."""
+    found: dict[str, float] = {}
+    for call in calls:
+        with poisoned_memory():
+            output = call()
+        for name, value in _error(output, setup).items():
+            found[name] = float(np.maximum(found.get(name, 0.0), value))  # NaN wins
+    return found
 
 
 def build(kernel: KernelSettings, device: str, seed: int) -> KernelSetup:
     """A store filled with seeded normal K and V for `batch` sequences of `context` tokens."""
     geometry = one_layer(kernel)
     per_sequence = -(-kernel.context // kernel.block_size)
-    num_blocks = per_sequence * kernel.batch
+    sets = buffer_sets(kernel)
+    num_blocks = per_sequence * kernel.batch * sets
     rng = np.random.default_rng(seed)
-    tables = (rng.permutation(num_blocks) + 1).astype(np.int32).reshape(kernel.batch, per_sequence)
+    tables = (rng.permutation(num_blocks) + 1).astype(np.int32).reshape(sets, kernel.batch, per_sequence)
     generator = torch.Generator().manual_seed(seed)
     shape = (kernel.batch, kernel.context, kernel.kv_heads, kernel.head_dim)
     keys = torch.randn(shape, generator=generator)
@@ -96,8 +132,9 @@ def build(kernel: KernelSettings, device: str, seed: int) -> KernelSetup:
         kv_layout=kernel.kv_layout,
         tensor_scales=_tensor_scales(kernel, keys, values),
     )
-    _fill(store, keys, values, tables, kernel, device)
-    return KernelSetup(store, _decode_batch(kernel, tables), queries.to(device), keys, values)
+    for table in tables:
+        _fill(store, keys, values, table, kernel, device)
+    return KernelSetup(store, [_decode_batch(kernel, table) for table in tables], queries.to(device), keys, values)
 
 
 def _tensor_scales(kernel: KernelSettings, keys: torch.Tensor, values: torch.Tensor) -> TensorScales | None:
@@ -159,57 +196,14 @@ def _error(output: torch.Tensor, setup: KernelSetup) -> dict[str, float]:
     }
 
 
-Timer = Callable[[Callable[[], torch.Tensor]], float]
-
-
-def _timer(device: str) -> Timer:
-    return _cuda_time if device == "cuda" else _host_time
-
-
-def _host_time(call: Callable[[], torch.Tensor]) -> float:
-    start = time.perf_counter()
-    call()
-    return time.perf_counter() - start
-
-
-def _cuda_time(call: Callable[[], torch.Tensor]) -> float:
-    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    start.record()
-    call()
-    end.record()
-    end.synchronize()
-    return float(start.elapsed_time(end)) / 1e3
-
-
 @cache
 def copy_rate(device: str) -> float:
     """Bytes per second of a plain copy of `COPY_BYTES`, read and written bytes both counted; once per process."""
     source = torch.ones(COPY_BYTES, dtype=torch.uint8, device=device)
     target = torch.empty_like(source)
-    timer = _timer(device)
-    times = [timer(lambda: target.copy_(source)) for _ in range(6)][1:]
+    timer = timer_for(device, "hot")
+    times = [timer(lambda: target.copy_(source)).device_s for _ in range(6)][1:]
     return 2 * COPY_BYTES / float(np.median(times))
-
-
-def _warm_up(timer: Timer, call: Callable[[], torch.Tensor]) -> tuple[bool, int]:
-    """Call until stationary or for `WARMUP_CAP_S`; the first call (compilation, page faults) is dropped."""
-    timer(call)
-    times: list[float] = []
-    stop = time.perf_counter() + WARMUP_CAP_S
-    while not is_stationary(times):
-        if time.perf_counter() > stop:
-            return False, len(times) + 1
-        times.append(timer(call))
-    return True, len(times) + 1
-
-
-def _timed(timer: Timer, call: Callable[[], torch.Tensor], min_time_s: float) -> list[float]:
-    times: list[float] = []
-    total = 0.0
-    while (total < min_time_s or len(times) < MIN_CALLS) and len(times) < MAX_CALLS:
-        times.append(timer(call))
-        total += times[-1]
-    return times
 
 
 def _bytes_read(kernel: KernelSettings, setup: KernelSetup) -> int:
@@ -219,17 +213,3 @@ def _bytes_read(kernel: KernelSettings, setup: KernelSetup) -> int:
     geometry = one_layer(kernel)
     stored = kernel.batch * kernel.context * kv_bytes_per_token(geometry, kernel.kv_dtype, kernel.kv_scales)
     return int(stored) + 2 * setup.queries.numel() * setup.queries.element_size()
-
-
-def _time_metrics(times: list[float], bytes_read: int) -> dict[str, Any]:
-    values = np.asarray(times)
-    median = float(np.median(values))
-    return {
-        "iterations": len(times),
-        "decode_s": median,
-        "decode_mean_s": float(values.mean()),
-        "decode_mad_s": float(np.median(np.abs(values - median))),
-        "lag1_autocorrelation": lag1(values),
-        "bytes_read_per_call": bytes_read,
-        "bytes_per_s": bytes_read / median,
-    }

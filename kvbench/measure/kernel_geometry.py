@@ -1,9 +1,17 @@
-"""The geometry that a `kernel` case times: one layer, nothing else. Torch-free."""
+"""The geometry that a `kernel` case times: one layer, nothing else; and how often it is there. Torch-free."""
 
 from __future__ import annotations
 
 from kvbench.geometry.model import LayerGroup, ModelGeometry
 from kvbench.spec.suite import KernelSettings
+
+SETS = 3
+"""Copies of blocks and queries that flushed calls rotate over."""
+
+
+def buffer_sets(kernel: KernelSettings) -> int:
+    """How many copies of everything that a call reads there are."""
+    return SETS if kernel.buffers == "l2-flushed" else 1
 
 
 def one_layer(kernel: KernelSettings) -> ModelGeometry:

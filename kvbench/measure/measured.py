@@ -40,6 +40,8 @@ class Measured:
     error: str | None = None
     tensor_scales: Any = None
     """Static KV scales of the engine that was measured, for the numeric error"""
+    extra: dict[str, Any] = field(default_factory=dict)
+    """What no column holds: curves, decisions and the numbers behind them; JSON"""
 
     def as_sample(self, case: CaseJob, extra: dict[str, Any]) -> Sample:
         """The form in which it is stored; `extra` are readings taken around it."""
@@ -51,7 +53,7 @@ class Measured:
             requests=self.requests,
             steps=self.steps,
             workload_digest=case.workload_digest,
-            extra=extra,
+            extra=self.extra | extra,
         )
 
     def headline(self) -> dict[str, Any]:

@@ -32,6 +32,10 @@ def _too_few_samples(numbers: Numbers) -> str:
     return f"not shown for {numbers['of']}: {missing} of {numbers['count']} values"
 
 
+def _share(value: float | None) -> str:
+    return "an unknown share" if value is None else f"{value:.1%}"
+
+
 TEXTS: dict[str, Callable[[Numbers], str]] = {
     "too_few_samples": _too_few_samples,
     "no_metrics": lambda n: f"no metric: {n['finished']} of {n['requests']} requests finished, {n['steps']} steps",
@@ -54,5 +58,13 @@ TEXTS: dict[str, Callable[[Numbers], str]] = {
         "is identical to the last digit"
     ),
     "not_a_number": lambda n: f"not a finite number: {', '.join(n)}",
-    "not_stationary": lambda n: f"still drifting after {n['warmup_s']:g} s of warm-up",
+    "not_stationary": lambda n: f"still drifting after {n['warmup_s']:.3g} s of warm-up",
+    "imprecise": lambda n: (
+        f"the median is known to ±{_share(n['reached'])}, not to ±{n['wanted']:.1%}, after {n['calls']} calls in "
+        f"{n['window_s']:.3g} s"
+    ),
+    "bimodal": lambda n: (
+        f"timings fall into two groups: {1 - n['high_share']:.0%} near {n['low']:.3g} s, {n['high_share']:.0%} near "
+        f"{n['high']:.3g} s"
+    ),
 }

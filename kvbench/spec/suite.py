@@ -54,6 +54,9 @@ class KernelSettings(Settings):
     """Elements per head."""
     attention: Literal["auto", "torch", "numba"] = "auto"
     """Attention backend."""
+    buffers: Literal["hot", "l2-flushed"] = "hot"
+    """`hot`: every call reads the same blocks; `l2-flushed`: calls rotate over several copies, and the last-level cache
+    is evicted before each."""
 
     def conflicts(self) -> Iterator[tuple[str, str]]:
         if self.query_heads % self.kv_heads:
@@ -103,8 +106,16 @@ class MeasureSettings(Settings):
     """Above this a declared one step in k is stored; totals stay exact."""
     kernel_min_time_s: float = Field(default=0.25, gt=0)
     """`wall`, `kernel` cases: shortest timed window of a sample."""
+    kernel_max_time_s: float = Field(default=1.0, gt=0)
+    """`wall`, `kernel` cases: longest timed window of a sample."""
+    kernel_precision: float = Field(default=0.01, gt=0, lt=1)
+    """`wall`, `kernel` cases: between the two, timing stops when the half-width of the median's 95 % interval is this
+    share of it, autocorrelation counted."""
 
     def conflicts(self) -> Iterator[tuple[str, str]]:
+        if self.kernel_max_time_s < self.kernel_min_time_s:
+            text = f"kernel_min_time_s {self.kernel_min_time_s:g} is longer than kernel_max_time_s"
+            yield "kernel_min_time_s", f"{text} {self.kernel_max_time_s:g}"
         for name in ("virtual_device", "cost_model"):
             if self.clock == "wall" and getattr(self, name) is not None:
                 yield name, f'{name} has no effect while clock is "wall": set clock = "virtual", or leave it out'

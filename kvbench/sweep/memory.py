@@ -14,6 +14,7 @@ from kvbench.geometry.budget import DEVICE_CONTEXT_BYTES, Load, activation_bytes
 from kvbench.geometry.memory import block_bytes, kv_bytes_per_token, pool_layout
 from kvbench.geometry.model import ModelGeometry
 from kvbench.geometry.weights import weight_bytes
+from kvbench.measure.kernel_geometry import buffer_sets
 from kvbench.spec.engine import EngineSettings
 from kvbench.spec.suite import KernelSettings
 from kvbench.sweep.machine import Machine
@@ -80,7 +81,7 @@ def _rows(engine: EngineSettings) -> int:
 
 def kernel_memory(kernel: KernelSettings, geometry: ModelGeometry) -> Memory:
     """The store, and K and V in float32 before they are stored."""
-    blocks = kernel.batch * -(-kernel.context // kernel.block_size)
+    blocks = kernel.batch * -(-kernel.context // kernel.block_size) * buffer_sets(kernel)
     stored = blocks * block_bytes(geometry, kernel.kv_dtype, kernel.block_size, kernel.kv_scales)
     raw = kernel.batch * kernel.context * int(kv_bytes_per_token(geometry, "fp32"))
     return Memory(0, stored, 0, 2 * raw)

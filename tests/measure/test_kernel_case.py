@@ -2,19 +2,35 @@
 
 from __future__ import annotations
 
+import math
+from typing import Any
+
 import numpy as np
 import pytest
+import torch
 
-from kvbench.measure import kernel_case
+from kvbench.engine.attention.registry import attention_backend
+from kvbench.engine.attention.torch_backend import TorchAttention
+from kvbench.measure import kernel_timing
 from kvbench.measure.kernel_case import build, measure_kernel_case
-from kvbench.spec.suite import KernelSettings
+from kvbench.measure.kernel_geometry import SETS
+from kvbench.measure.measured import Measured
+from kvbench.spec.suite import KernelSettings, MeasureSettings
 
 SMALL = {"batch": 3, "context": 50, "query_heads": 4, "kv_heads": 2, "head_dim": 16}
 
 
-def _measure(**settings: object) -> tuple[dict[str, object], list[dict[str, object]]]:
+QUICK = MeasureSettings(kernel_min_time_s=0.01, kernel_max_time_s=0.02)
+
+
+def _measure(**settings: object) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    found = _measured(**settings)
+    return found.row, found.warnings
+
+
+def _measured(**settings: object) -> Measured:
     kernel = KernelSettings(**{**SMALL, **settings})  # type: ignore[arg-type]
-    return measure_kernel_case(kernel, "cpu", min_time_s=0.01, seed=0)
+    return measure_kernel_case(kernel, "cpu", QUICK)
 
 
 @pytest.mark.parametrize(("kv_dtype", "width", "scale"), [("fp32", 4, 0), ("bf16", 2, 0), ("int8", 1, 4)])
@@ -38,24 +54,44 @@ def test_error_is_that_of_the_stored_form(attention: str) -> None:
 
 def test_the_case_reads_blocks_in_shuffled_order_and_no_block_twice() -> None:
     setup = build(KernelSettings(**SMALL, block_size=4), "cpu", seed=0)  # type: ignore[arg-type]
-    table = setup.batch.block_tables[0]
+    table = setup.batches[0].block_tables[0]
     assert sorted(table.ravel()) == list(range(1, table.size + 1))
     assert not np.array_equal(table.ravel(), np.sort(table.ravel()))
 
 
-def test_a_kernel_that_never_settles_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kernel_case, "is_stationary", lambda times: False)
-    monkeypatch.setattr(kernel_case, "WARMUP_CAP_S", 0.05)
-    _, warnings = _measure(attention="torch")
-    assert [warning["name"] for warning in warnings] == ["not_stationary"]
+def test_a_kernel_that_never_settles_says_so_and_its_curve_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernel_timing, "is_stationary", lambda times: False)
+    monkeypatch.setattr(kernel_timing, "WARMUP_CAP_S", 0.05)
+    found = _measured(attention="torch")
+    assert "not_stationary" in {warning["name"] for warning in found.warnings}
+    curve = found.extra["warmup"]
+    assert 0 < len(curve["median_s"]) <= kernel_timing.CURVE_POINTS
+    assert -(-(found.row["warmup_calls"] - 1) // curve["calls_per_point"]) == len(curve["median_s"])
 
 
-def test_time_figures_agree_with_numpy() -> None:
-    times = [3.0, 1.0, 2.0, 10.0]
-    row = kernel_case._time_metrics(times, 100)
-    assert row["decode_s"] == np.median(times)
-    assert row["decode_mad_s"] == np.median(np.abs(np.array(times) - np.median(times)))
-    assert row["bytes_per_s"] == pytest.approx(100 / 2.5)
+def test_flushed_calls_rotate_over_disjoint_blocks_that_hold_the_same_numbers() -> None:
+    setup = build(KernelSettings(**SMALL, block_size=4, buffers="l2-flushed"), "cpu", seed=0)  # type: ignore[arg-type]
+    tables = [batch.block_tables[0] for batch in setup.batches]
+    assert len(tables) == SETS
+    assert sorted(np.concatenate([table.ravel() for table in tables])) == list(range(1, SETS * tables[0].size + 1))
+    backend = attention_backend("torch", "cpu")
+    outputs = []
+    for batch in setup.batches:
+        backend.prepare(batch, setup.store)
+        outputs.append(backend.attend(0, setup.queries, setup.store))
+    assert all(torch.equal(output, outputs[0]) for output in outputs)
+
+
+def test_a_kernel_that_writes_nothing_does_not_pass_on_what_lies_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its output is what torch hands out: NaN until it is written, whoever had that memory before."""
+
+    def lazy(self: TorchAttention, layer: int, q: torch.Tensor, *_: object) -> torch.Tensor:
+        return torch.empty_like(q)
+
+    _measure(attention="torch")
+    monkeypatch.setattr(TorchAttention, "attend", lazy)
+    found = _measured(attention="torch")
+    assert (found.status, math.isnan(found.row["error_max_abs"])) == ("invalid", True)
 
 
 @pytest.mark.parametrize("kv_layout", ["hnd", "nhd"])

@@ -212,6 +212,7 @@ DECIDING: list[tuple[str, Any, dict[str, Any]]] = [
         {"kernel.kv_dtype": "fp8_e4m3", "kernel.kv_scales": "tensor-percentile"},
     ),
     ("kernel.batch", 3, {}),
+    ("kernel.buffers", "l2-flushed", {}),
     ("kernel.context", 3, {}),
     ("kernel.query_heads", 4, {}),
     ("kernel.kv_heads", 1, {}),
