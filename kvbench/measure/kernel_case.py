@@ -1,7 +1,7 @@
 """A `kernel` case: paged decode attention of one layer at given shapes, timed alone.
 
 Blocks are handed out in shuffled order, as in a pool that has been in use. With `buffers = "hot"` every call reads the
-same blocks; with `l2-flushed` the calls rotate over `SETS` sets of blocks, queries and outputs, and the last-level cache
+same blocks; with `l2-flushed` the calls rotate over `SETS` sets of blocks and queries, and the last cache
 is evicted before each.
 """
 
@@ -100,7 +100,7 @@ def _calls(kernel: KernelSettings, device: str, setup: KernelSetup) -> list[_Att
 
 
 def _checked(calls: list[_AttentionCall], setup: KernelSetup) -> dict[str, float]:
-    """The worst error of any buffer set. Outputs begin as NaN: what a kernel does not write is not what another left."""
+    """The worst error of any buffer set. Outputs begin as NaN: what is not written is not what another left."""
     found: dict[str, float] = {}
     for call in calls:
         with poisoned_memory():

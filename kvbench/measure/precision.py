@@ -1,7 +1,7 @@
 """How well a series of timings knows its median, autocorrelation counted; when that is well enough. Torch-free.
 
-The interval is that of order statistics: below the median lie half of the values, give or take z·√(τ/4n), where τ is the
-integrated autocorrelation time of the series "value ≤ median". It needs no density, and a few huge values (an
+The interval is that of order statistics: below the median lie half of the values, give or take z·√(τ/4n), where τ is
+the integrated autocorrelation time of the series "value ≤ median". It needs no density, and a few huge values (an
 interrupt) move neither it nor the median. τ is Geyer's initial positive sequence (1992).
 
 Sampling stops on precision, never on a comparison: a rule that looks at the difference until it is significant is

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import cycle
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
@@ -23,6 +23,7 @@ Timer = Callable[[Call], "Timing"]
 FLUSH_FACTOR = 2
 """Bytes written by a flush, in sizes of the last-level cache: with less, a cache that replaces at random keeps some."""
 UNKNOWN_CACHE_BYTES = 64 << 20
+_fill: Any = torch.utils.deterministic
 _SPIN_CYCLES = 400_000
 """About 0.2 ms at 2 GHz: longer than Python takes to launch a kernel."""
 
@@ -115,12 +116,12 @@ def poisoned_memory() -> Iterator[None]:
     before = (
         torch.are_deterministic_algorithms_enabled(),
         torch.is_deterministic_algorithms_warn_only_enabled(),
-        torch.utils.deterministic.fill_uninitialized_memory,
+        _fill.fill_uninitialized_memory,
     )
     torch.use_deterministic_algorithms(True, warn_only=True)
-    torch.utils.deterministic.fill_uninitialized_memory = True
+    _fill.fill_uninitialized_memory = True
     try:
         yield
     finally:
         torch.use_deterministic_algorithms(before[0], warn_only=before[1])
-        torch.utils.deterministic.fill_uninitialized_memory = before[2]
+        _fill.fill_uninitialized_memory = before[2]
