@@ -109,6 +109,16 @@ DEVICES: tuple[Device, ...] = (
         bf16_flops=70 * _T,
     ),
     Device(
+        name="RTX-5090", kind="cuda",
+        memory_bytes=32_607 * _MIB, advertised_memory="32 GB GDDR7",
+        datasheet="NVIDIA RTX Blackwell GPU architecture whitepaper, appendix A",
+        aliases=("5090", "rtx5090"),
+        bandwidth_bytes_per_s=1.792 * _T, pcie_bytes_per_s=128 * _G,
+        sms=170, tensor_clock_hz=2.407 * _G, compute_capability="12.0",
+        shared_memory_per_sm_bytes=100 * _KIB, shared_memory_per_block_bytes=99 * _KIB, l2_bytes=96 * _MIB,
+        bf16_flops=209.5 * _T, fp8_flops=419 * _T,
+    ),
+    Device(
         name="RTX-4090", kind="cuda",
         memory_bytes=24_564 * _MIB, advertised_memory="24 GB GDDR6X",
         datasheet="NVIDIA Ada GPU architecture whitepaper, appendix A",

@@ -17,7 +17,7 @@ from tests.devices.fakes import FakeNvml, fake_host
 FLOPS_PER_CLOCK_AND_SM = {
     # dense 16-bit tensor operations with float32 accumulation, from the architecture whitepapers
     "H100-SXM": 4096, "H100-PCIe": 4096, "H200": 4096, "A100-40GB": 2048, "A100-80GB": 2048, "A100-80GB-PCIe": 2048,
-    "RTX-4090": 512, "RTX-3090": 512, "MI300X": 2048,
+    "RTX-5090": 512, "RTX-4090": 512, "RTX-3090": 512, "MI300X": 2048,
 }  # fmt: skip
 
 
@@ -39,8 +39,8 @@ def test_fp8_runs_at_twice_16_bits_where_the_hardware_has_it(device: Any) -> Non
 
 @pytest.mark.parametrize("device", DEVICES, ids=lambda d: d.name)
 def test_shared_memory_follows_the_compute_capability(device: Any) -> None:
-    """CUDA programming guide: 232,448 bytes a block on 9.0 and 10.0, 166,912 on 8.0, 101,376 on 8.6 and 8.9."""
-    per_block = {"9.0": 232_448, "10.0": 232_448, "8.0": 166_912, "8.6": 101_376, "8.9": 101_376}
+    """CUDA programming guide: 232,448 bytes a block on 9.0 and 10.0, 166,912 on 8.0, 101,376 on 8.6, 8.9 and 12.0."""
+    per_block = {"9.0": 232_448, "10.0": 232_448, "8.0": 166_912, "8.6": 101_376, "8.9": 101_376, "12.0": 101_376}
     if device.kind == "cuda":
         assert device.shared_memory_per_block_bytes == per_block[device.compute_capability]
         assert device.shared_memory_per_sm_bytes == device.shared_memory_per_block_bytes + 1024
