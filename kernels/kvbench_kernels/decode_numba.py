@@ -5,7 +5,8 @@
 q `[S, query_heads, k_dim]`, out `[S or more, query_heads, v_dim]` float32 contiguous; table int32 `[S, width]`
 physical blocks; lengths int32 `[S]`, 0 gives zeros; `data` the layer's pool as a flat array of stored elements,
 `scales` the same memory as float32 (None for float forms); offsets as in the store's block layout, where the row of
-head h at place p is number h · head_rows + p · token_rows; `parts` the threads to use, 1 for no parallel region.
+head h at place p is number h · head_rows + p · token_rows; `parts` the threads to use, 1 for no parallel region;
+`split` and `tile` a configuration, as `arguments` makes them.
 Launch `decode` itself; it trusts the ids, so they must have been checked.
 
 `window`: only the last that many tokens count, NO_WINDOW for all; nothing before them is read, not even the table's
@@ -13,12 +14,12 @@ entries, so a decode costs O(window). `sinks` float32 `[query_heads]`, or `[0]` 
 the denominator of the softmax and nothing else. `cap` > 0: scores become cap · tanh(score / cap).
 A latent layer is one KV head whose V is the front of its K: `v_base` 0, `v_stride` k_dim, the scale shared.
 
-The work is cut into items of one sequence, one KV head and 256 tokens, counted from the first that is seen, dealt to
-threads in equal numbers; partial sums are merged at the end. The size of an item is fixed, so a sequence's result has
-the same bits in any batch and with any number of threads. Within an item softmax runs over tiles of 64 tokens whatever
-the block size, query heads of a KV head together. Tokens beyond the length are never loaded, so NaN in unwritten slots
-cannot get in (0 · NaN is NaN). Narrow forms: the K scale multiplies the score and the V scale the weight, not each
-element.
+The work is cut into items of one sequence, one KV head and `split` tokens (256 by default), counted from the first that
+is seen, dealt to threads in equal numbers; partial sums are merged at the end. The size of an item is fixed, so with
+one configuration a sequence's result has the same bits in any batch and with any number of threads. Within an item
+softmax runs over tiles of 64 tokens (by default) whatever the block size, query heads of a KV head together. Tokens
+beyond the length are never loaded, so NaN in unwritten slots cannot get in (0 · NaN is NaN). Narrow forms: the K scale
+multiplies the score and the V scale the weight, not each element.
 
 Fast math is `reassoc, contract, nsz`: sums may be taken in any order; NaN and infinity keep their meaning.
 
@@ -46,10 +47,11 @@ Zen 4, one thread's CPU time, medians; 32 query / 8 KV heads × 64 unless it say
 
 from __future__ import annotations
 
+from kvbench_kernels.decode_config import DEFAULT, TILES, Config
 from kvbench_kernels.elements import exp2
 from kvbench_kernels.gather_numba import reference as gathered
 from kvbench_kernels.runtime import helper, kernel
-from kvbench_kernels.tiles import LANES, TILE, accumulate_of, highest, scores_of
+from kvbench_kernels.tiles import LANES, accumulate_of, highest, scores_of, tile_like, tokens_of
 
 # isort: split
 from math import tanh
@@ -57,9 +59,8 @@ from math import tanh
 import numpy as np
 from numba import float32, prange
 
-SPLIT = 256
-"""Tokens of one work item."""
 NO_WINDOW = 1 << 62
+_TILES = {tokens: tile_like(tokens) for tokens in TILES}
 FAST = {"reassoc", "contract", "nsz"}
 LOG2E = 1.4426950408889634
 _scores1, _scores2, _scores4, _scores8 = scores_of(1), scores_of(2), scores_of(4), scores_of(8)
@@ -67,25 +68,25 @@ _accumulate1, _accumulate2, _accumulate4, _accumulate8 = (accumulate_of(heads) f
 
 
 @helper()
-def _first_items(lengths, window, kv_heads):
+def _first_items(lengths, window, kv_heads, split):
     """Where each sequence's work items start: one per split of what it sees of its context and KV head."""
     starts = np.empty(lengths.size + 1, np.int64)
     starts[0] = 0
     for s in range(lengths.size):
-        starts[s + 1] = starts[s] + (min(np.int64(lengths[s]), window) + SPLIT - 1) // SPLIT * kv_heads
+        starts[s + 1] = starts[s] + (min(np.int64(lengths[s]), window) + split - 1) // split * kv_heads
     return starts
 
 
 @helper()
-def _locate(item, s, starts, lengths, window, kv_heads):
+def _locate(item, s, starts, lengths, window, kv_heads, split):
     """Sequence (searched from s on), tokens [begin, end) and KV head of a work item."""
     while starts[s + 1] <= item:
         s += 1
-    split = (item - starts[s]) // kv_heads
-    h = item - starts[s] - split * kv_heads
+    number = (item - starts[s]) // kv_heads
+    h = item - starts[s] - number * kv_heads
     length = np.int64(lengths[s])
-    begin = max(0, length - window) + split * SPLIT
-    return s, begin, min(begin + SPLIT, length), h
+    begin = max(0, length - window) + number * split
+    return s, begin, min(begin + split, length), h
 
 
 @helper()
@@ -104,51 +105,53 @@ def _places(begin, count, blocks, h, rows, size, base, block_size, block_element
 
 
 @helper()
-def _repeat_last(rows, count):
+def _repeat_last(rows, count, size):
     """Fill up to whole tiles, so that tiles may read rows beyond the end without leaving the sequence."""
-    for t in range(count, (count + TILE - 1) // TILE * TILE):
+    for t in range(count, (count + size - 1) // size * size):
         rows[t] = rows[count - 1]
 
 
 @helper(fastmath=FAST)
-def _scores(q, q_stride, data, rows, n, k_dim, p, ahead):
+def _scores(q, q_stride, data, rows, n, k_dim, p, ahead, tile):
     """Raw scores of a tile's n tokens for all heads of the group; −inf from n on."""
-    group = p.size // TILE
+    size = tokens_of(tile)
+    group = p.size // size
     g = 0
     while g + 8 <= group:
         for t in range(0, n, LANES // 8):
-            _scores8(q, g * q_stride, q_stride, data, rows, t, k_dim, p, g * TILE, ahead)
+            _scores8(q, g * q_stride, q_stride, data, rows, t, k_dim, p, g * size, ahead, tile)
         g += 8
     if g + 4 <= group:
         for t in range(0, n, LANES // 4):
-            _scores4(q, g * q_stride, q_stride, data, rows, t, k_dim, p, g * TILE, ahead)
+            _scores4(q, g * q_stride, q_stride, data, rows, t, k_dim, p, g * size, ahead, tile)
         g += 4
     if g + 2 <= group:
         for t in range(0, n, LANES // 2):
-            _scores2(q, g * q_stride, q_stride, data, rows, t, k_dim, p, g * TILE, ahead)
+            _scores2(q, g * q_stride, q_stride, data, rows, t, k_dim, p, g * size, ahead, tile)
         g += 2
     if g < group:
         for t in range(0, n, LANES):
-            _scores1(q, g * q_stride, q_stride, data, rows, t, k_dim, p, g * TILE, ahead)
+            _scores1(q, g * q_stride, q_stride, data, rows, t, k_dim, p, g * size, ahead, tile)
     for g in range(group):
-        for t in range(n, TILE):
-            p[g * TILE + t] = -np.inf
+        for t in range(n, size):
+            p[g * size + t] = -np.inf
 
 
 @helper(fastmath=FAST)
-def _softmax(p, n, k_scales, v_scales, cap, high, mass, shrink):
+def _softmax(p, n, k_scales, v_scales, cap, high, mass, shrink, tile):
     """Scores → weights under the running maximum; `shrink` is what earlier tiles lose by its rise."""
+    size = tokens_of(tile)
     for g in range(high.size):
-        row = p[g * TILE : (g + 1) * TILE]
+        row = p[g * size : (g + 1) * size]
         if k_scales is not None:
             for t in range(n):
                 row[t] *= k_scales[t]
         if cap > 0.0:
             for t in range(n):
                 row[t] = cap * tanh(row[t] / cap)
-        m = max(high[g], highest(p, g * TILE))
+        m = max(high[g], highest(p, g * size, tile))
         total = float32(0.0)
-        for t in range(TILE):
+        for t in range(size):
             weight = exp2(row[t] - m)
             row[t] = weight
             total += weight
@@ -161,20 +164,20 @@ def _softmax(p, n, k_scales, v_scales, cap, high, mass, shrink):
 
 
 @helper(fastmath=FAST)
-def _accumulate(acc, acc_stride, shrink, data, rows, n, v_dim, p, ahead):
+def _accumulate(acc, acc_stride, shrink, data, rows, n, v_dim, p, ahead, tile):
     group = shrink.size
     g = 0
     while g + 8 <= group:
-        _accumulate8(acc, acc_stride, shrink, g, data, rows, n, v_dim, p, ahead)
+        _accumulate8(acc, acc_stride, shrink, g, data, rows, n, v_dim, p, ahead, tile)
         g += 8
     if g + 4 <= group:
-        _accumulate4(acc, acc_stride, shrink, g, data, rows, n, v_dim, p, ahead)
+        _accumulate4(acc, acc_stride, shrink, g, data, rows, n, v_dim, p, ahead, tile)
         g += 4
     if g + 2 <= group:
-        _accumulate2(acc, acc_stride, shrink, g, data, rows, n, v_dim, p, ahead)
+        _accumulate2(acc, acc_stride, shrink, g, data, rows, n, v_dim, p, ahead, tile)
         g += 2
     if g < group:
-        _accumulate1(acc, acc_stride, shrink, g, data, rows, n, v_dim, p, ahead)
+        _accumulate1(acc, acc_stride, shrink, g, data, rows, n, v_dim, p, ahead, tile)
 
 
 @helper(fastmath=FAST)
@@ -203,8 +206,11 @@ def _work(
     v_scale_base,
     head_rows,
     token_rows,
+    split,
+    tile,
 ):
     """Items [first, last): one sequence's split for one KV head each, left in `partial` with its maximum and mass."""
+    size = tokens_of(tile)
     group = q.shape[1] // kv_heads
     rows_of = (head_rows, token_rows)
     scale = float32(LOG2E * scale)
@@ -213,19 +219,19 @@ def _work(
     acc_stride = (v_dim + LANES - 1) // LANES * LANES
     queries = np.zeros(group * q_stride, np.float32)
     acc = np.empty(group * acc_stride, np.float32)
-    k_rows = np.empty(SPLIT, np.int64)
-    v_rows = np.empty(SPLIT, np.int64)
-    next_rows = np.zeros(TILE, np.int64)
-    s_rows = np.empty(SPLIT, np.int64)
-    k_scales = np.empty(SPLIT, np.float32)
-    v_scales = np.empty(SPLIT, np.float32)
-    p = np.empty(group * TILE, np.float32)
+    k_rows = np.empty(split, np.int64)
+    v_rows = np.empty(split, np.int64)
+    next_rows = np.zeros(size, np.int64)
+    s_rows = np.empty(split, np.int64)
+    k_scales = np.empty(split, np.float32)
+    v_scales = np.empty(split, np.float32)
+    p = np.empty(group * size, np.float32)
     high = np.empty(group, np.float32)
     mass = np.empty(group, np.float32)
     shrink = np.empty(group, np.float32)
     s = 0
     for item in range(first, last):
-        s, begin, end, h = _locate(item, s, starts, lengths, window, kv_heads)
+        s, begin, end, h = _locate(item, s, starts, lengths, window, kv_heads, split)
         count = end - begin
         for g in range(group):
             high[g] = -np.inf
@@ -240,23 +246,23 @@ def _work(
             for t in range(count):
                 k_scales[t] = scales[k_scale_base + s_rows[t]]
                 v_scales[t] = scales[v_scale_base + s_rows[t]]
-        _repeat_last(k_rows, count)
-        _repeat_last(v_rows, count)
+        _repeat_last(k_rows, count, size)
+        _repeat_last(v_rows, count, size)
         if item + 1 < last:
-            s1, begin1, end1, h1 = _locate(item + 1, s, starts, lengths, window, kv_heads)
-            coming = min(TILE, end1 - begin1)
+            s1, begin1, end1, h1 = _locate(item + 1, s, starts, lengths, window, kv_heads, split)
+            coming = min(size, end1 - begin1)
             _places(begin1, coming, table[s1], h1, next_rows, k_dim, 0, block_size, block_elements, *rows_of)
-            _repeat_last(next_rows, coming)
-        for tile in range(0, count, TILE):
-            n = min(TILE, count - tile)
-            k_tile, v_tile = k_rows[tile : tile + TILE], v_rows[tile : tile + TILE]
-            ahead = k_rows[tile + TILE : tile + 2 * TILE] if tile + TILE < count else next_rows
-            _scores(queries, q_stride, data, k_tile, n, k_dim, p, v_tile)
+            _repeat_last(next_rows, coming, size)
+        for at in range(0, count, size):
+            n = min(size, count - at)
+            k_tile, v_tile = k_rows[at : at + size], v_rows[at : at + size]
+            ahead = k_rows[at + size : at + 2 * size] if at + size < count else next_rows
+            _scores(queries, q_stride, data, k_tile, n, k_dim, p, v_tile, tile)
             if scales is None:
-                _softmax(p, n, None, None, cap, high, mass, shrink)
+                _softmax(p, n, None, None, cap, high, mass, shrink, tile)
             else:
-                _softmax(p, n, k_scales[tile : tile + TILE], v_scales[tile : tile + TILE], cap, high, mass, shrink)
-            _accumulate(acc, acc_stride, shrink, data, v_tile, n, v_dim, p, ahead)
+                _softmax(p, n, k_scales[at : at + size], v_scales[at : at + size], cap, high, mass, shrink, tile)
+            _accumulate(acc, acc_stride, shrink, data, v_tile, n, v_dim, p, ahead, tile)
         for g in range(group):
             partial[item, g, v_dim] = high[g]
             partial[item, g, v_dim + 1] = mass[g]
@@ -288,6 +294,11 @@ def _merge(starts, partial, sinks, out, kv_heads, v_dim):
                     out[s, row, d] /= mass
 
 
+def arguments(config: Config = DEFAULT, most: int = 1) -> tuple[int, int, np.ndarray]:
+    """The last three arguments of `decode`, for a call that is worth `most` threads."""
+    return config.parts(most), config.split, _TILES[config.tile]
+
+
 @kernel(parallel=True, fastmath=FAST)
 def decode(
     q,
@@ -313,12 +324,14 @@ def decode(
     head_rows,
     token_rows,
     parts,
+    split,
+    tile,
 ):
     rule = (window, scale, cap)
     dims = (kv_heads, k_dim, v_dim)
     bases = (block_size, block_elements, v_base, v_stride, block_scales, k_scale_base, v_scale_base)
-    layout = (*bases, head_rows, token_rows)
-    starts = _first_items(lengths, window, kv_heads)
+    layout = (*bases, head_rows, token_rows, split, tile)
+    starts = _first_items(lengths, window, kv_heads, split)
     items = starts[lengths.size]
     partial = np.empty((items, q.shape[1] // kv_heads, v_dim + 2), np.float32)
     if parts == 1:

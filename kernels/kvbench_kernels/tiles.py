@@ -3,9 +3,11 @@
     scores      p[i, t0 + j] = q[i] · k[t0 + j]                  HEADS × (LANES / HEADS) dot products at a time
     accumulate  acc[i] = acc[i] · shrink[i] + Σ_t p[i, t] v[t]   HEADS × 4 vectors of acc in registers for a whole tile
 
-Vectors have 16 lanes where the CPU has 512-bit registers, else 8. Elements beyond the last whole vector of a row go
-through a zeroed buffer: right for any head size, quick for multiples of 16. What was tried before, and the figures, are
-in `decode_numba.py`.
+`tile` is an empty array whose number of dimensions says how many tokens a softmax tile has, `tile_like`: so the size is
+part of the type, and every size a compiled variant of its own that numba's cache keeps. (A tuple would do as well, but
+parallel regions do not take them.) Vectors have 16 lanes where the CPU has 512-bit registers, else 8. Elements beyond
+the last whole vector of a row go through a zeroed buffer: right for any head size, quick for multiples of 16. What was
+tried before, and the figures, are in `decode_numba.py`.
 """
 
 from __future__ import annotations
@@ -17,13 +19,12 @@ from kvbench_kernels.elements import constant, decode
 
 # isort: split
 import llvmlite.binding
+import numpy as np
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-TILE = 64
-"""Tokens per softmax tile, whatever the block size."""
 LANES = 16 if llvmlite.binding.get_host_cpu_features().get("avx512f") else 8
 """float32 lanes of a vector; also the accumulators of a tile."""
 DEPTH = 4
@@ -33,6 +34,26 @@ _F32, _I32 = ir.FloatType(), ir.IntType(32)
 _VECTOR = ir.VectorType(_F32, LANES)
 _FUSED = ("contract",)
 _INT = types.intp
+
+
+def tile_like(tokens: int) -> np.ndarray[Any, Any]:
+    """The `tile` of 16, 32, 64 or 128 tokens."""
+    return np.empty((0,) * (tokens.bit_length() - 4), np.float32)
+
+
+def _tokens(kind: Any) -> int:
+    """Tokens of a tile, from its type."""
+    return 8 << int(kind.ndim)
+
+
+@intrinsic
+def tokens_of(typing_context: Any, tile: Any) -> Any:
+    """Tokens of a tile, a constant of the compiled variant."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return _int(_tokens(tile))
+
+    return _INT(tile), generate
 
 
 class _Array:
@@ -79,9 +100,9 @@ class _Array:
 
 
 def scores_of(heads: int) -> Any:
-    """`scores(q, q_start, q_stride, data, rows, t0, k_dim, p, p_start, ahead)` for `heads` query heads and
+    """`scores(q, q_start, q_stride, data, rows, t0, k_dim, p, p_start, ahead, tile)` for `heads` query heads and
     `LANES // heads` tokens. q float32, head i from `q_start + i · q_stride`, zero beyond k_dim up to whole vectors;
-    token j's K from `rows[t0 + j]`; results to `p[p_start + i · TILE + t0 + j]`. Rows `ahead[t0 + j]` are
+    token j's K from `rows[t0 + j]`; results to `p[p_start + i · tile + t0 + j]`. Rows `ahead[t0 + j]` are
     prefetched."""
     tokens = LANES // heads
 
@@ -98,7 +119,10 @@ def scores_of(heads: int) -> Any:
         p: Any,
         p0: Any,
         ahead: Any,
+        tile: Any,
     ) -> Any:
+        pitch = _tokens(tile)
+
         def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
             q_array, data_array, row_array, p_array = (
                 _Array(context, builder, signature.args[i], args[i]) for i in (0, 3, 4, 7)
@@ -126,18 +150,18 @@ def scores_of(heads: int) -> Any:
             for i in range(heads):
                 mask = ir.Constant(ir.VectorType(_I32, tokens), list(range(i * tokens, (i + 1) * tokens)))
                 part = builder.shuffle_vector(totals, totals, mask)
-                p_array.store_vector(part, _plus(builder, builder.add(p_start, first), i * TILE))
+                p_array.store_vector(part, _plus(builder, builder.add(p_start, first), i * pitch))
             return context.get_dummy_value()
 
-        return types.none(q, _INT, _INT, data, rows, _INT, _INT, p, _INT, ahead), generate
+        return types.none(q, _INT, _INT, data, rows, _INT, _INT, p, _INT, ahead, tile), generate
 
     return scores
 
 
 def accumulate_of(heads: int) -> Any:
-    """`accumulate(acc, acc_stride, shrink, g, data, rows, n, v_dim, p, ahead)` for query heads g … g + heads − 1.
+    """`accumulate(acc, acc_stride, shrink, g, data, rows, n, v_dim, p, ahead, tile)` for query heads g … g + heads − 1.
     acc float32, head i from `(g + i) · acc_stride`, whole vectors; token t's V from `rows[t]`; weights
-    `p[(g + i) · TILE + t]`. Rows `ahead[t]` are prefetched."""
+    `p[(g + i) · tile + t]`. Rows `ahead[t]` are prefetched."""
 
     @intrinsic
     def accumulate(
@@ -152,7 +176,10 @@ def accumulate_of(heads: int) -> Any:
         v_dim: Any,
         p: Any,
         ahead: Any,
+        tile: Any,
     ) -> Any:
+        pitch = _tokens(tile)
+
         def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
             acc_array, shrink_array, data_array, row_array, p_array = (
                 _Array(context, builder, signature.args[i], args[i]) for i in (0, 2, 4, 5, 8)
@@ -166,10 +193,10 @@ def accumulate_of(heads: int) -> Any:
                     [_plus(builder, builder.add(builder.mul(stride, index), d), c * LANES) for c in range(depth)]
                     for index in indices
                 ]
-                sums = [[cgutils.alloca_once(builder, _VECTOR) for _ in row] for row in places]
-                for index, row, kept in zip(indices, places, sums, strict=True):
+                sums = [[cgutils.alloca_once(builder, _VECTOR) for _ in at] for at in places]
+                for index, at, kept in zip(indices, places, sums, strict=True):
                     factor = _splat(builder, shrink_array.load(index))
-                    for place, total in zip(row, kept, strict=True):
+                    for place, total in zip(at, kept, strict=True):
                         builder.store(builder.fmul(acc_array.load_vector(place), factor), total)
                 with cgutils.for_range(builder, count) as loop:
                     start = builder.add(row_array.load(loop.index), d)
@@ -178,29 +205,29 @@ def accumulate_of(heads: int) -> Any:
                         data_array.prefetch(_plus(builder, next_start, c * LANES))
                     values = [load(_plus(builder, start, c * LANES)) for c in range(depth)]
                     for index, kept in zip(indices, sums, strict=True):
-                        weight_at = builder.add(builder.mul(index, _int(TILE)), loop.index)
+                        weight_at = builder.add(builder.mul(index, _int(pitch)), loop.index)
                         weight = _splat(builder, p_array.load(weight_at))
                         for total, value in zip(kept, values, strict=True):
                             _add_product(builder, total, weight, value)
-                for row, kept in zip(places, sums, strict=True):
-                    for place, total in zip(row, kept, strict=True):
+                for at, kept in zip(places, sums, strict=True):
+                    for place, total in zip(at, kept, strict=True):
                         acc_array.store_vector(builder.load(total), place)
 
             _over_vectors(builder, data_array, size, max(1, min(DEPTH, LANES // heads)), step)
             return context.get_dummy_value()
 
-        return types.none(acc, _INT, shrink, _INT, data, rows, _INT, _INT, p, ahead), generate
+        return types.none(acc, _INT, shrink, _INT, data, rows, _INT, _INT, p, ahead, tile), generate
 
     return accumulate
 
 
 @intrinsic
-def highest(typing_context: Any, p: Any, start: Any) -> Any:
-    """Largest of `p[start : start + TILE]`."""
+def highest(typing_context: Any, p: Any, start: Any, tile: Any) -> Any:
+    """Largest of a tile's weights, from `p[start]` on."""
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         array = _Array(context, builder, signature.args[0], args[0])
-        vectors = [array.load_vector(_plus(builder, args[1], i)) for i in range(0, TILE, LANES)]
+        vectors = [array.load_vector(_plus(builder, args[1], i)) for i in range(0, _tokens(tile), LANES)]
         best = vectors[0]
         for vector in vectors[1:]:
             best = _larger(builder, best, vector)
@@ -211,7 +238,7 @@ def highest(typing_context: Any, p: Any, start: Any) -> Any:
             best = _larger(builder, best, builder.shuffle_vector(best, best, mask))
         return builder.extract_element(best, _I32(0))
 
-    return types.float32(p, _INT), generate
+    return types.float32(p, _INT, tile), generate
 
 
 def _over_vectors(builder: Any, data: _Array, size: Any, depth: int, step: Any) -> None:

@@ -11,7 +11,7 @@ import pytest
 CHILD = """
 import ctypes, mmap, sys
 import numpy as np
-from kvbench_kernels.decode_numba import decode
+from kvbench_kernels.decode_numba import arguments, decode
 from kvbench_kernels.gather_numba import gather
 
 PAGE = mmap.PAGESIZE
@@ -57,7 +57,8 @@ def run(form, k_dim, v_dim, block_size, context, window):
     out = at_the_edge(np.full((1, heads * group, v_dim), np.nan, np.float32))
     layout = (block_size, block // size, tokens * k_dim, v_dim, block // 4, first_scale, first_scale + tokens)
     layout += (block_size, 1) if block_size % 2 else (1, heads)
-    decode(q, pool.view(dtype), scales, table, lengths, sinks, out, window, 0.1, 0.0, heads, k_dim, v_dim, *layout, 1)
+    rule = (window, 0.1, 0.0, heads, k_dim, v_dim)
+    decode(q, pool.view(dtype), scales, table, lengths, sinks, out, *rule, *layout, *arguments())
     assert (out == 0).all()
     k = at_the_edge(np.full((heads, context - first, k_dim), np.nan, np.float32))
     v = at_the_edge(np.full((heads, context - first, v_dim), np.nan, np.float32))

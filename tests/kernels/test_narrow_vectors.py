@@ -18,7 +18,7 @@ import numpy as np
 import kvbench_kernels
 kvbench_kernels.use_cache(sys.argv[1])
 from kvbench_kernels import tiles
-from kvbench_kernels.decode_numba import decode, reference
+from kvbench_kernels.decode_numba import arguments, decode, reference
 assert tiles.LANES == 8
 rng = np.random.default_rng(0)
 block_size, lengths = 7, np.array([1, 63, 300, 0], np.int32)
@@ -37,7 +37,7 @@ for heads, group, k_dim, v_dim in ((1, 1, 64, 64), (2, 7, 24, 40), (1, 15, 5, 9)
     args = (q, pool.view(np.int8), pool.view(np.float32), table, lengths)
     for window, cap, sinks in ((2**62, 0.0, out[0, :0, 0]), (50, 3.0, q[1, :, 0])):
         rule = (window, k_dim**-0.5, cap)
-        decode(*args, sinks.copy(), out, *rule, heads, k_dim, v_dim, *layout, 1)
+        decode(*args, sinks.copy(), out, *rule, heads, k_dim, v_dim, *layout, *arguments())
         expected = reference(*args, sinks.copy(), *rule, heads, k_dim, v_dim, *layout)
         np.testing.assert_allclose(out, expected, atol=2e-5)
 print("done")

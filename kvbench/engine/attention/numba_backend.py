@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -12,6 +12,8 @@ from kvbench.engine.attention.rule import PLAIN, ScoreRule
 from kvbench.engine.attention.staging import stage
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from torch import Tensor
 
     from kvbench.engine.batch import StepBatch
@@ -27,10 +29,12 @@ class NumbaAttention:
 
     name = "numba"
 
-    def __init__(self) -> None:
-        from kvbench_kernels import decode_numba, runtime
+    def __init__(self, config: Mapping[str, Any] | None = None) -> None:
+        """`config` the fields of a tuned `decode_config.Config`; None is the default."""
+        from kvbench_kernels import decode_config, decode_numba, runtime
 
-        self._kernel, self._parts = decode_numba.decode, runtime.parts
+        self._config = decode_config.Config(**config) if config else decode_config.DEFAULT
+        self._kernel, self._parts, self._arguments = decode_numba.decode, runtime.parts, decode_numba.arguments
         self._no_window: int = decode_numba.NO_WINDOW
 
     def prepare(self, batch: StepBatch, store: KVStore) -> None:
@@ -80,5 +84,5 @@ class NumbaAttention:
             layout.v_scale_base,
             layout.head_rows,
             layout.token_rows,
-            self._parts(self._staged.decode_tokens[group] * layout.kv_heads * row),
+            *self._arguments(self._config, self._parts(self._staged.decode_tokens[group] * layout.kv_heads * row)),
         )

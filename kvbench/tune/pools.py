@@ -1,0 +1,176 @@
+"""Paged K and V for trials: what the kernels read, and what attention over it should give.
+
+Everything that is not a token is NaN: the null block, the tails of last blocks, free blocks (0 · NaN would show, K04).
+A large batch repeats the contents of its first sequences in blocks of their own, so that every row of the output can
+be checked at the price of a few.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from kvbench.engine.kvstore.store import KVStore
+from kvbench.geometry.model import GroupKind, LatentShape, LayerGroup, ModelGeometry
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+    from torch import Tensor
+
+    from kvbench_kernels.specs import KernelShape
+
+EDGE_LENGTHS = (0, 1, 17, 127, 129, 700)
+"""Tokens of the sequences of the second batch, none longer than the shape's context"""
+REFERENCE_ELEMENTS = 1 << 25
+"""K and V elements that the reference may go over; at least one sequence is always its own"""
+WINDOW = 100
+"""Tokens that a windowed shape sees"""
+CAP = 30.0
+"""Soft cap of a shape that has one"""
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Decode queries `[S, query_heads, k_dim]` float32, block tables `[S, width]` and lengths `[S]` int32;
+    `expected` `[S, query_heads, v_dim]` float64."""
+
+    queries: Tensor
+    tables: NDArray[np.int32]
+    lengths: NDArray[np.int32]
+    expected: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Pool:
+    """A filled store, the batch that is timed and the one of edge cases; `sinks` float32 `[query_heads]` or None."""
+
+    store: KVStore
+    batches: tuple[Batch, Batch]
+    sinks: Tensor | None
+    scale: float
+
+
+def one_layer(shape: KernelShape) -> ModelGeometry:
+    """The geometry of one layer of this shape; one KV head whose V is narrower than its K is a latent layer."""
+    is_latent = shape.kv_heads == 1 and shape.v_dim < shape.k_dim
+    kind: GroupKind = "latent" if is_latent else "window" if shape.has_window else "full"
+    window = WINDOW if shape.has_window and not is_latent else None
+    group = LayerGroup(kind, (0,), shape.kv_heads, shape.k_dim, 0 if is_latent else shape.v_dim, window)
+    rope = shape.k_dim - shape.v_dim
+    latent = LatentShape(None, shape.v_dim, shape.k_dim, rope, shape.v_dim) if is_latent else None
+    return ModelGeometry(
+        name="tuned kernel",
+        family="llama",
+        source="kvbench tune",
+        num_layers=1,
+        hidden_size=shape.query_heads * shape.k_dim,
+        intermediate_size=1,
+        query_heads=shape.query_heads,
+        kv_heads=shape.kv_heads,
+        head_dim=shape.k_dim,
+        vocab_size=1,
+        max_context=shape.context,
+        groups=(group,),
+        latent=latent,
+    )
+
+
+def fill(shape: KernelShape, device: str, seed: int) -> Pool:
+    """A pool with seeded normal K and V in shuffled blocks; `CannotRunError` when there is no memory for it."""
+    edges = [min(length, shape.context) for length in EDGE_LENGTHS]
+    lengths = [shape.context] * shape.batch + edges
+    widths = [-(-length // shape.block_size) for length in lengths]
+    store = KVStore(
+        one_layer(shape), shape.kv_dtype, shape.block_size, sum(widths) + 1, device=device, kv_layout=shape.layout
+    )
+    store.pool.bytes.fill_(0xFF)  # NaN in every dtype that has one, and in all scales
+    tables = _tables(widths, np.random.default_rng(seed), store.num_blocks)
+    generator = torch.Generator().manual_seed(seed)
+    sinks = torch.randn(shape.query_heads, generator=generator) if shape.has_sinks else None
+    own = _own_sequences(shape)
+    queries: list[Tensor] = []
+    expected: list[Tensor] = []
+    for s, length in enumerate(lengths):
+        copied = s % own if s < shape.batch else s
+        q, k, v = _contents(shape, length, seed + copied)
+        _write(store, k, v, tables[s], device)
+        queries.append(q)
+        expected.append(expected[copied] if copied < s else _attention(shape, store, q, tables[s], length, sinks))
+    timed, edge = (slice(0, shape.batch), slice(shape.batch, None))
+    batches = tuple(
+        Batch(
+            torch.stack(queries[part]).to(device),
+            np.ascontiguousarray(tables[part]),
+            np.array(lengths[part], np.int32),
+            torch.stack(expected[part]),
+        )
+        for part in (timed, edge)
+    )
+    return Pool(store, (batches[0], batches[1]), sinks, shape.k_dim**-0.5)
+
+
+def bytes_per_call(shape: KernelShape) -> int:
+    """K, V and their scales of all tokens that are seen, queries in and outputs out (float32 or as the query)."""
+    from kvbench.geometry.memory import kv_bytes_per_token
+
+    seen = min(shape.context, WINDOW) if shape.has_window else shape.context
+    stored = shape.batch * seen * kv_bytes_per_token(one_layer(shape), shape.kv_dtype)
+    itemsize = 4 if shape.query_dtype == "fp32" else 2
+    return int(stored) + shape.batch * shape.query_heads * (shape.k_dim + shape.v_dim) * itemsize
+
+
+def _own_sequences(shape: KernelShape) -> int:
+    each = shape.context * shape.kv_heads * (shape.k_dim + shape.v_dim)
+    return int(min(shape.batch, max(1, REFERENCE_ELEMENTS // each)))
+
+
+def _tables(widths: list[int], rng: np.random.Generator, num_blocks: int) -> NDArray[np.int32]:
+    """Blocks dealt out in shuffled order; what a sequence does not use names the null block."""
+    order = rng.permutation(num_blocks) + 1
+    tables = np.zeros((len(widths), max(widths)), np.int32)
+    taken = 0
+    for s, width in enumerate(widths):
+        tables[s, :width] = order[taken : taken + width]
+        taken += width
+    return tables
+
+
+def _contents(shape: KernelShape, length: int, seed: int) -> tuple[Tensor, Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    v_dim = 0 if one_layer(shape).latent is not None else shape.v_dim
+    q = torch.randn((shape.query_heads, shape.k_dim), generator=generator)
+    k = torch.randn((length, shape.kv_heads, shape.k_dim), generator=generator)
+    v = torch.randn((length, shape.kv_heads, v_dim), generator=generator)
+    return q, k, v
+
+
+def _write(store: KVStore, k: Tensor, v: Tensor, table: NDArray[np.int32], device: str) -> None:
+    positions = np.arange(len(k))
+    blocks = table[positions // store.block_size].astype(np.int64)
+    slots = torch.from_numpy(blocks * store.block_size + positions % store.block_size)
+    store.write(0, k.to(device), v.to(device), slots.to(device))
+
+
+def _attention(
+    shape: KernelShape, store: KVStore, q: Tensor, table: NDArray[np.int32], length: int, sinks: Tensor | None
+) -> Tensor:
+    """float64 attention `[query_heads, v_dim]` over what is stored, one KV head at a time; length 0 gives zeros."""
+    group = shape.query_heads // shape.kv_heads
+    out = torch.zeros((shape.query_heads, shape.v_dim), dtype=torch.float64)
+    if length == 0:
+        return out
+    first = max(0, length - WINDOW) if shape.has_window else 0
+    k, v = store.gather(0, torch.from_numpy(table).to(store.device), length, first)
+    for h in range(shape.kv_heads):
+        rows = slice(h * group, (h + 1) * group)
+        scores = q[rows].double() @ k[h].double().cpu().T * shape.k_dim**-0.5
+        if shape.has_cap:
+            scores = CAP * (scores / CAP).tanh()
+        if sinks is not None:
+            scores = torch.cat([scores, sinks[rows, None].double()], dim=1)
+        weights = scores.softmax(1)[:, : length - first]
+        out[rows] = weights @ v[h, :, : shape.v_dim].double().cpu()
+    return out
