@@ -15,11 +15,11 @@ LEAST_CASES = 5
 
 def judge_uniform(cases: Sequence[CaseBlocks], rule: Rule, noise: float) -> UniformVerdict | None:
     """t test over the blocks of the mean log ratio of the cases: what cases share in a block (a busy machine) is then
-    part of the error. `noise` is the mean effect that unchanged code showed (relative). None where fewer than five cases
-    have `least_blocks` blocks.
+    part of the error. `noise` is the mean effect that unchanged code showed (relative). None where fewer than five
+    cases have `least_blocks` blocks.
 
-    A mean, and a middle case, that are ≥ 0.5 % (or `noise`) worse, the mean shown to be, are a FAIL of the suite, though
-    each case is within its margin; one slow case among many is not.
+    The suite fails where the mean is shown to be worse and it and the middle case are ≥ 0.5 % (or `noise`) worse,
+    though each case is within its margin; one slow case among many is not enough.
     """
     known = [log_ratios(case) for case in cases if not problems(case)]
     known = [ratios for ratios in known if ratios.size >= rule.least_blocks]
