@@ -1,0 +1,401 @@
+"""Prefill: pieces of contexts against their paged contexts, ragged and chunked.
+
+    out[t, g] = Σ_j softmax_j(scale · q[t, g] · k_j) v_j      over the tokens j ≤ position(t) of t's sequence
+
+Piece s is rows [starts[s], starts[s + 1]) of q `[T, query_heads, k_dim]`, the last tokens of a context of `lengths[s]`
+tokens whose K and V are all in the pool already, the piece's own included: what is stored is what is read. Out
+`[T, query_heads, v_dim]`; tables int32 `[S, width]`; pool, offsets, window, sinks and cap as in `decode_numba`;
+`v_scale` multiplies the output. A piece may be empty, or one token, which is a decode. A row that sees nothing (a slot
+of length 0) gives zeros; rows that belong to no piece are not touched.
+
+Decisions
+* A tile of query rows is `rows` pairs (token, query head of one KV head), token by token. Against one head per tile
+  it reads as much K and V for long pieces (rows / group tokens share a read of K, but group heads do too), wastes less
+  on the causal edge, and a short piece or a lone decode still fills its tile.
+* Tiles of a ragged batch are numbered over the whole batch: piece s owns those from starts[s] · group / rows + s on,
+  and a program finds its piece by bisection. The grid depends on T and S alone, so nothing is asked of the device
+  before a launch, and a long piece among many short ones makes no empty programs.
+* Tiles of keys begin at multiples of `tile` from token 0, wherever the piece begins: a row's sums are taken in the same
+  order however its prompt was cut. Only tiles that some row of the program sees are read, and only those on the
+  window's and the causal edge compare positions.
+* A block id is multiplied in 64 bits, in units of 16 bytes, which is what blocks are aligned to: the compiler then
+  knows that every row can be loaded 16 bytes at a time. A tile within one block reads one entry of the table, not one
+  a token.
+* Head sizes are padded to a power of two, masked on load and store.
+* Narrow forms: the K scale multiplies the score and the V scale the weight. A V scale is the row's largest magnitude
+  over that of the dtype, down to 1e-5 for e5m2, which fp16 weights would lose: they carry it times a power of two that
+  the output drops.
+* q in fp16 or bf16 with KV in the same or in 8 bits is multiplied in q's dtype on tensor cores; any other pair in
+  float32, slow and right.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import triton
+import triton.language as tl
+
+from kvbench_kernels.offsets import BYTES, Offsets, block_offsets
+from kvbench_kernels.specs import CompileSpec, KernelShape
+from kvbench_kernels.triton_runtime import (
+    NO_WINDOW,
+    TRITON_NAMES,
+    compile_of,
+    decoded,
+    dot,
+    next_power_of_two,
+    scores_base2,
+    window_of,
+)
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+_VARYING = ("pieces", "width", "window", "k_scale_base", "v_scale_base")
+_LEAST_DOT = 16
+
+
+@triton.jit
+def piece_of(tile, starts, pieces, ROWS: tl.constexpr, GROUP: tl.constexpr):
+    """The piece that owns a tile of the batch: the last whose first tile is not after it."""
+    low, high = 0, pieces
+    while high - low > 1:
+        middle = (low + high) // 2
+        if tl.load(starts + middle) * GROUP // ROWS + middle <= tile:
+            low = middle
+        else:
+            high = middle
+    return low
+
+
+@triton.jit
+def blocks_of(table, start, tokens, is_read, MASKED: tl.constexpr, BLOCK_SIZE: tl.constexpr, TILE: tl.constexpr):
+    """Physical blocks of a tile's tokens, as int64: one where they share it. Entries of unread tokens are not read."""
+    if BLOCK_SIZE % TILE == 0:
+        block = tl.load(table + start // BLOCK_SIZE)
+    elif MASKED:
+        block = tl.load(table + tokens // BLOCK_SIZE, mask=is_read, other=0)
+    else:
+        block = tl.load(table + tokens // BLOCK_SIZE)
+    return block.to(tl.int64)
+
+
+@triton.jit
+def tile_of(pointers, is_row, is_column, ROWS_MASKED: tl.constexpr, COLUMNS_MASKED: tl.constexpr):
+    """A 2-D load; a mask that hides nothing is left out."""
+    if ROWS_MASKED and COLUMNS_MASKED:
+        tile = tl.load(pointers, mask=is_row & is_column, other=0.0)
+    elif ROWS_MASKED:
+        tile = tl.load(pointers, mask=is_row, other=0.0)
+    elif COLUMNS_MASKED:
+        tile = tl.load(pointers, mask=is_column, other=0.0)
+    else:
+        tile = tl.load(pointers)
+    return tile
+
+
+@triton.jit(do_not_specialize=_VARYING)
+def paged_prefill(
+    q,
+    data,
+    scales,
+    tables,
+    lengths,
+    starts,
+    sinks,
+    out,
+    pieces,
+    width,
+    window,
+    scale,
+    cap,
+    v_scale,
+    block_units,
+    v_base,
+    v_stride,
+    block_scales,
+    k_scale_base,
+    v_scale_base,
+    head_rows,
+    token_rows,
+    KV_HEADS: tl.constexpr,
+    GROUP: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr,
+    K_DIM: tl.constexpr,
+    V_DIM: tl.constexpr,
+    K_BLOCK: tl.constexpr,
+    V_BLOCK: tl.constexpr,
+    UNIT: tl.constexpr,
+    V_LIFT: tl.constexpr,
+    HAS_WINDOW: tl.constexpr,
+    HAS_CAP: tl.constexpr,
+    IN_FLOAT32: tl.constexpr,
+    ROWS: tl.constexpr,
+    TILE: tl.constexpr,
+):
+    """One tile of query rows of one KV head. `block_units` counts UNIT elements, which are 16 bytes."""
+    # Which rows: heads of one tile run side by side, the late tiles of a piece, which see most, first.
+    head = tl.program_id(0) % KV_HEADS
+    tile = tl.program_id(0) // KV_HEADS + tl.load(starts) * GROUP // ROWS
+    piece = piece_of(tile, starts, pieces, ROWS, GROUP)
+    begin = tl.load(starts + piece)
+    count = tl.load(starts + piece + 1) - begin
+    tile = tl.cdiv(count * GROUP, ROWS) - 1 - (tile - begin * GROUP // ROWS - piece)
+    if tile < 0:
+        return
+    length = tl.load(lengths + piece)
+    pairs = tile * ROWS + tl.arange(0, ROWS)
+    tokens_of_q = pairs // GROUP
+    is_row = (tokens_of_q < count)[:, None]
+    positions = length - count + tokens_of_q
+    row_of_q = (begin + tokens_of_q).to(tl.int64) * (KV_HEADS * GROUP) + head * GROUP + pairs % GROUP
+    of_k, of_v = tl.arange(0, K_BLOCK), tl.arange(0, V_BLOCK)
+    q_at = q + row_of_q[:, None] * K_DIM + of_k[None, :]
+    queries = tile_of(q_at, is_row, (of_k < K_DIM)[None, :], True, K_DIM < K_BLOCK)
+    if IN_FLOAT32:
+        queries = queries.to(tl.float32)
+
+    # Which keys: [first, end) is seen by some row, [full, part) by every one.
+    earliest = length - count + tile * ROWS // GROUP
+    latest = tl.minimum(length - count + (tile * ROWS + ROWS - 1) // GROUP, length - 1)
+    end = latest + 1
+    first, full = 0, 0
+    if HAS_WINDOW:
+        first = tl.maximum(earliest - window + 1, 0)
+        full = tl.cdiv(tl.maximum(latest - window + 1, 0), TILE) * TILE
+    part = tl.maximum((earliest + 1) // TILE * TILE, full)
+
+    if sinks is None:
+        high = tl.full([ROWS], float("-inf"), tl.float32)
+        mass = tl.zeros([ROWS], tl.float32)
+    else:
+        high = tl.load(sinks + head * GROUP + pairs % GROUP) * 1.4426950408889634
+        mass = tl.full([ROWS], 1.0, tl.float32)
+    acc = tl.zeros([ROWS, V_BLOCK], tl.float32)
+    table = tables + piece.to(tl.int64) * width
+
+    # Keys on the window's edge, keys that every row sees, keys on the causal edge.
+    for phase in tl.static_range(0 if HAS_WINDOW else 1, 3):
+        if phase == 0:
+            low, beyond = first // TILE * TILE, tl.minimum(full, end)
+        elif phase == 1:
+            low, beyond = full, part
+        else:
+            low, beyond = part, end
+        for start in range(low, beyond, TILE):
+            tokens = start + tl.arange(0, TILE)
+            is_read = (tokens >= first) & (tokens < end)
+            block = blocks_of(table, start, tokens, is_read, phase != 1, BLOCK_SIZE, TILE)
+            row = head * head_rows + tokens % BLOCK_SIZE * token_rows
+            at = data + block * block_units * UNIT
+
+            k_at = (at + row * K_DIM)[None, :] + of_k[:, None]
+            k = tile_of(k_at, (of_k < K_DIM)[:, None], is_read[None, :], K_DIM < K_BLOCK, phase != 1)
+            s = dot(queries, decoded(k, queries.dtype), tl.zeros([ROWS, TILE], tl.float32))
+            if scales is not None:
+                scale_at = (scales + block * block_scales + row)[None, :]
+                s *= tile_of(scale_at + k_scale_base, True, is_read[None, :], False, phase != 1)
+            s = scores_base2(s, scale, cap, HAS_CAP)
+            if phase != 1:
+                is_seen = is_read[None, :] & (tokens[None, :] <= positions[:, None])
+                if HAS_WINDOW:
+                    is_seen &= tokens[None, :] > positions[:, None] - window
+                s = tl.where(is_seen, s, float("-inf"))
+
+            peak = tl.maximum(high, tl.max(s, 1))
+            pivot = peak
+            if phase != 1:  # a row that has seen nothing yet
+                pivot = tl.where(peak == float("-inf"), 0.0, peak)
+            weights = tl.exp2(s - pivot[:, None])
+            shrink = tl.exp2(high - pivot)
+            mass = mass * shrink + tl.sum(weights, 1)
+            high = peak
+            if scales is not None:
+                weights *= tile_of(scale_at + v_scale_base, True, is_read[None, :], False, phase != 1) * V_LIFT
+
+            v_at = (at + v_base + row * v_stride)[:, None] + of_v[None, :]
+            v = tile_of(v_at, is_read[:, None], (of_v < V_DIM)[None, :], phase != 1, V_DIM < V_BLOCK)
+            acc = dot(weights.to(queries.dtype), decoded(v, queries.dtype), acc * shrink[:, None])
+
+    result = acc * (v_scale / V_LIFT) / tl.where(mass == 0.0, 1.0, mass)[:, None]
+    out_at = out + row_of_q[:, None] * V_DIM + of_v[None, :]
+    tl.store(out_at, result.to(out.dtype.element_ty), mask=is_row & (of_v < V_DIM)[None, :])
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """`rows` pairs of a token and a query head per program, `tile` keys per iteration."""
+
+    rows: int = 64
+    tile: int = 32
+    warps: int = 4
+    stages: int = 2
+
+
+DEFAULT = Config()
+SPACE = {"rows": (16, 32, 64, 128), "tile": (16, 32, 64, 128), "warps": (4, 8), "stages": (1, 2, 3, 4)}
+_DTYPE_NAMES = {
+    "float32": "fp32",
+    "float16": "fp16",
+    "bfloat16": "bf16",
+    "float8_e4m3fn": "fp8_e4m3",
+    "float8_e5m2": "fp8_e5m2",
+    "int8": "int8",
+}
+WIDEST = 256
+"""Elements of a row of K or V: wider ones are latent rows, which have a kernel of their own."""
+_V_LIFTS = {"fp8_e5m2": 2.0**15, "fp8_e4m3": 2.0**8, "int8": 2.0**6}
+"""Half of what a V scale is the reciprocal of, for rows of magnitude 1."""
+
+
+def allowed(shape: KernelShape, config: Config) -> str | None:
+    """Why this configuration cannot run the shape, None if it can."""
+    if shape.query_heads % shape.kv_heads:
+        return f"{shape.query_heads} query heads cannot share {shape.kv_heads} KV heads"
+    if max(shape.k_dim, shape.v_dim) > WIDEST:
+        return f"rows of {max(shape.k_dim, shape.v_dim)} elements are wider than {WIDEST}"
+    if config.rows < _LEAST_DOT or config.tile < _LEAST_DOT:
+        return f"a matrix product needs {_LEAST_DOT} rows and keys"
+    return None
+
+
+def constants(shape: KernelShape, config: Config) -> dict[str, Any]:
+    """What a variant is compiled for."""
+    mixed = shape.kv_dtype != shape.query_dtype and BYTES[shape.kv_dtype] > 1
+    lifted = shape.has_block_scales and shape.query_dtype == "fp16"
+    return {
+        "KV_HEADS": shape.kv_heads,
+        "GROUP": shape.query_heads // shape.kv_heads,
+        "BLOCK_SIZE": shape.block_size,
+        "K_DIM": shape.k_dim,
+        "V_DIM": shape.v_dim,
+        "K_BLOCK": max(_LEAST_DOT, next_power_of_two(shape.k_dim)),
+        "V_BLOCK": max(_LEAST_DOT, next_power_of_two(shape.v_dim)),
+        "UNIT": 16 // BYTES[shape.kv_dtype],
+        "V_LIFT": _V_LIFTS.get(shape.kv_dtype, 1.0) if lifted else 1.0,
+        "HAS_WINDOW": shape.has_window,
+        "HAS_CAP": shape.has_cap,
+        "IN_FLOAT32": mixed or shape.query_dtype == "fp32",
+        "ROWS": config.rows,
+        "TILE": config.tile,
+    }
+
+
+def dtype_name(tensor: Tensor) -> str:
+    """A tensor's dtype by the store's name."""
+    return _DTYPE_NAMES[str(tensor.dtype).removeprefix("torch.")]
+
+
+def integers(offsets: Offsets, unit: int) -> dict[str, int]:
+    """The offsets as the kernel takes them."""
+    if offsets.block_elements % unit:
+        raise ValueError(f"blocks of {offsets.block_elements} elements do not start on multiples of 16 bytes")
+    return {
+        "block_units": offsets.block_elements // unit,
+        "v_base": offsets.v_base,
+        "v_stride": offsets.v_stride,
+        "block_scales": offsets.block_scales,
+        "k_scale_base": offsets.k_scale_base,
+        "v_scale_base": offsets.v_scale_base,
+        "head_rows": offsets.head_rows,
+        "token_rows": offsets.token_rows,
+    }
+
+
+def prefill(
+    q: Tensor,
+    data: Tensor,
+    scales: Tensor | None,
+    tables: Tensor,
+    lengths: Tensor,
+    starts: Tensor,
+    sinks: Tensor | None,
+    out: Tensor,
+    window: int,
+    scale: float,
+    cap: float,
+    kv_heads: int,
+    k_dim: int,
+    v_dim: int,
+    block_size: int,
+    block_elements: int,
+    v_base: int,
+    v_stride: int,
+    block_scales: int,
+    k_scale_base: int,
+    v_scale_base: int,
+    head_rows: int,
+    token_rows: int,
+    v_scale: float = 1.0,
+    config: Config = DEFAULT,
+) -> None:
+    """Launch. Tensors contiguous, of one device; tables `[S, width]`, lengths `[S]`, starts `[S + 1]` int32. `out` of
+    any float dtype. Ids must have been checked. `ValueError` for what `allowed` refuses."""
+    offsets = Offsets(
+        block_size, block_elements, v_base, v_stride, block_scales, k_scale_base, v_scale_base, head_rows, token_rows
+    )
+    pieces, tokens = lengths.shape[0], q.shape[0]
+    shape = KernelShape(
+        query_dtype=dtype_name(q),
+        kv_dtype=dtype_name(data),
+        has_block_scales=scales is not None,
+        block_size=block_size,
+        query_heads=q.shape[1],
+        kv_heads=kv_heads,
+        k_dim=k_dim,
+        v_dim=v_dim,
+        layout="hnd" if token_rows == 1 else "nhd",
+        batch=pieces,
+        context=tables.shape[1] * block_size,
+        has_window=window_of(window) < NO_WINDOW,
+        has_sinks=sinks is not None,
+        has_cap=cap > 0,
+    )
+    if refusal := allowed(shape, config):
+        raise ValueError(refusal)
+    if pieces == 0 or tokens == 0:
+        return
+    fixed = constants(shape, config)
+    tiles = tokens * fixed["GROUP"] // config.rows + pieces
+    paged_prefill[(tiles * kv_heads,)](
+        q,
+        data,
+        scales,
+        tables,
+        lengths,
+        starts,
+        sinks,
+        out,
+        pieces,
+        tables.shape[1],
+        window_of(window),
+        scale,
+        cap,
+        v_scale,
+        **integers(offsets, fixed["UNIT"]),
+        **fixed,
+        num_warps=config.warps,
+        num_stages=config.stages,
+    )
+
+
+def compile_spec(shape: KernelShape, config: Config) -> CompileSpec:
+    """The compile that a launch on a pool of this layer alone makes."""
+    stored = TRITON_NAMES[shape.kv_dtype]
+    fixed = constants(shape, config)
+    pointers = {
+        "q": TRITON_NAMES[shape.query_dtype],
+        "data": stored,
+        "scales": "fp32" if shape.has_block_scales else None,
+        "tables": "i32",
+        "lengths": "i32",
+        "starts": "i32",
+        "sinks": "fp32" if shape.has_sinks else None,
+        "out": TRITON_NAMES[shape.query_dtype],
+    }
+    numbers = {"pieces": shape.batch, "width": -(-shape.context // shape.block_size), "window": 0}
+    numbers |= integers(block_offsets(shape), fixed["UNIT"])
+    floats = ("scale", "cap", "v_scale")
+    return compile_of(paged_prefill, pointers, numbers, floats, fixed, config.warps, config.stages, _VARYING)
