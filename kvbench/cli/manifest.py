@@ -46,15 +46,16 @@ def diff(left: Path, right: Path, show_all: bool, form: str) -> None:
         emit_records(form, columns, [dict(zip(columns, difference, strict=True)) for difference in shown])
 
 
-def _manifest(path: Path) -> dict[str, Any]:
-    from kvbench.store.files import read_json
-    from kvbench.store.manifest import check_shape
-    from kvbench.store.run import open_run
-    from kvbench.store.schemas import check_version_number
+@manifest.command()
+def schema() -> None:
+    """The JSON Schema of manifest.json: every field with its meaning."""
+    from kvbench.store.manifest_schema import manifest_schema
+    from kvbench.tabulate import as_json
 
-    if not path.is_file():
-        return open_run(path).manifest
-    found = read_json(path)
-    check_version_number(found.get("schema_version"), str(path))
-    check_shape(found, str(path))
-    return found
+    click.echo(as_json(manifest_schema()))
+
+
+def _manifest(path: Path) -> dict[str, Any]:
+    from kvbench.store.run import read_manifest
+
+    return read_manifest(path)

@@ -14,7 +14,8 @@ from typing import Any
 
 from kvbench.devices.host import Host
 from kvbench.devices.nvml import Nvml, open_nvml
-from kvbench.measure.gpu_facts import gpu_controlled, gpu_noted, gpu_readings
+from kvbench.measure import host_facts
+from kvbench.measure.gpu_facts import gpu_controlled, gpu_noted, gpu_readings, topology
 from kvbench.measure.software import checkout, location_variables, variables, versions
 
 
@@ -30,11 +31,13 @@ def capture(*, host: Host | None = None, nvml_module: Any = None) -> dict[str, d
             "controlled": {
                 "cpu": _cpu(machine),
                 "gpus": [gpu_controlled(nvml, handle) for handle in handles] if nvml else [],
+                "gpu_topology": topology(nvml, handles) if nvml else {},
                 "driver": _driver(nvml),
+                "python": host_facts.python_facts(),
                 "versions": versions(),
                 "variables": variables(),
                 "kvbench": checkout(),
-                "container": _container(machine),
+                "container": host_facts.container(machine),
             },
             "environment": {
                 "host": _surroundings(machine),
@@ -72,6 +75,9 @@ def _cpu(host: Host) -> dict[str, Any]:
     return {
         "model": host.cpu_model(),
         "architecture": platform.machine(),
+        "signature": host_facts.cpu_signature(host),
+        "vector_flags": host_facts.vector_flags(host),
+        "cache_bytes": host_facts.cache_bytes(host),
         "physical_cores": host.physical_cores(),
         "logical_cores": host.logical_cores(),
         "affinity": ranges(host.affinity),
@@ -82,6 +88,7 @@ def _cpu(host: Host) -> dict[str, Any]:
         "max_clock_hz": _khz(_across(host, "cpufreq/cpuinfo_max_freq")),
         "numa_nodes": _numa_nodes(host),
         "numa_memory_nodes": _line(status, "Mems_allowed_list"),
+        "numa_policy": host_facts.numa_policy(host),
         "transparent_huge_pages": _chosen(host.text("sys/kernel/mm/transparent_hugepage/enabled")),
     }
 
@@ -90,11 +97,14 @@ def _surroundings(host: Host) -> dict[str, Any]:
     return {
         "host_name": platform.node(),
         "system": platform.system(),
+        "distribution": host_facts.system_name(host),
+        "microcode": host_facts.microcode(host),
         "kernel_release": platform.release(),
         "libc": " ".join(platform.libc_ver()).strip() or None,
         "virtual_machine": "hypervisor" in host.cpu_flags(),
         "memory_bytes": host.memory_bytes(),
         "swap_bytes": host.meminfo("SwapTotal"),
+        "swappiness": host.number("proc/sys/vm/swappiness"),
     }
 
 
@@ -115,16 +125,6 @@ def _driver(nvml: Nvml | None) -> dict[str, str | None]:
         "version": version if isinstance(version, str) else None,
         "cuda": f"{cuda // 1000}.{cuda % 1000 // 10}" if isinstance(cuda, int) else None,
     }
-
-
-def _container(host: Host) -> str | None:
-    """A hint at what wraps this process; None where nothing shows."""
-    if host.text("run/.containerenv") is not None:
-        return "podman"
-    groups = host.text("proc/1/cgroup") or ""
-    if "kubepods" in groups:
-        return "kubernetes"
-    return "docker" if host.text(".dockerenv") is not None or "docker" in groups else None
 
 
 def _across(host: Host, name: str) -> str | None:

@@ -26,6 +26,7 @@ def gpu_controlled(nvml: Nvml, handle: Any) -> dict[str, Any]:
         "compute_capability": nvml.compute_capability(handle),
         "memory_bytes": total,
         "mig": _mode(_first(nvml.read("nvmlDeviceGetMigMode", handle))),
+        "mig_profile": _mig_profile(nvml, handle),
         "ecc": _mode(_first(nvml.read("nvmlDeviceGetEccMode", handle))),
         "power_limit_w": _scaled(nvml.read("nvmlDeviceGetEnforcedPowerLimit", handle), 1e-3),
         "default_power_limit_w": _scaled(nvml.read("nvmlDeviceGetPowerManagementDefaultLimit", handle), 1e-3),
@@ -37,6 +38,19 @@ def gpu_controlled(nvml: Nvml, handle: Any) -> dict[str, Any]:
         "persistence_mode": _mode(nvml.read("nvmlDeviceGetPersistenceMode", handle)),
         "compute_mode": _named(COMPUTE_MODES, nvml.read("nvmlDeviceGetComputeMode", handle)),
         "nvlinks": _nvlinks(nvml, handle),
+    }
+
+
+COMMON = {0: "same board", 10: "one switch", 20: "several switches", 30: "host bridge", 40: "NUMA node", 50: "system"}
+"""NVML's levels of the nearest thing that two GPUs share."""
+
+
+def topology(nvml: Nvml, handles: list[Any]) -> dict[str, str | None]:
+    """`0-1` → what lies between the two GPUs, of every pair."""
+    return {
+        f"{one}-{two}": _named(COMMON, nvml.read("nvmlDeviceGetTopologyCommonAncestor", handles[one], handles[two]))
+        for two in range(len(handles))
+        for one in range(two)
     }
 
 
@@ -108,6 +122,19 @@ def _nvlinks(nvml: Nvml, handle: Any) -> int | None:
     states = [_whole(nvml.read("nvmlDeviceGetNvLinkState", handle, link)) for link in links]
     known = [state for state in states if state is not None]
     return sum(known) if known else None
+
+
+def _mig_profile(nvml: Nvml, handle: Any) -> str | None:
+    """The slices of a partitioned GPU, as in `1g 16sm 9984MiB, 2g …`; None for a whole one."""
+    found = []
+    for index in range(min(_whole(nvml.read("nvmlDeviceGetMaxMigDeviceCount", handle)) or 0, 16)):
+        part = nvml.read("nvmlDeviceGetMigDeviceHandleByIndex", handle, index)
+        facts = None if part is None else nvml.read("nvmlDeviceGetAttributes_v2", part)
+        names = ("gpuInstanceSliceCount", "multiprocessorCount", "memorySizeMB")
+        slices, sms, megabytes = (_whole(getattr(facts, name, None)) for name in names)
+        if slices is not None:
+            found.append(f"{slices}g {sms}sm {megabytes}MiB")
+    return ", ".join(sorted(found)) or None
 
 
 def _share(rates: Any) -> float | None:

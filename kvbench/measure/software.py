@@ -25,9 +25,9 @@ PACKAGES = {
 
 PREFIXES = (
     "PYTORCH_", "TORCH_", "TORCHINDUCTOR_", "CUDA_", "CUBLAS_", "TRITON_", "NCCL_", "NUMBA_", "OMP_", "GOMP_", "MKL_",
-    "KMP_", "OPENBLAS_", "MALLOC_",
+    "KMP_", "OPENBLAS_", "NUMEXPR_", "VECLIB_", "CUDNN_", "MALLOC_", "TCMALLOC_", "MIMALLOC_", "JEMALLOC_",
 )  # fmt: skip
-NAMES = frozenset({"LD_PRELOAD", "PYTHONMALLOC", "PYTHONHASHSEED"})
+NAMES = frozenset({"GLIBC_TUNABLES", "LD_LIBRARY_PATH", "LD_PRELOAD", "PYTHONHASHSEED", "PYTHONMALLOC"})
 WHERE_ONLY = ("_DIR", "_HOME", "_PATH")
 """Variables with these endings say where files lie: noted, and no reason to refuse a comparison."""
 

@@ -6,6 +6,8 @@ is noted (host name, kernel release …) and `volatile` differs between any two 
 
 from __future__ import annotations
 
+import json
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Literal, NamedTuple
 
@@ -60,6 +62,7 @@ def build_manifest(
             "order": _order(rows),
             "planned_order": plan.get("order"),
             "statuses": _statuses(rows),
+            "warnings": _warnings(rows),
             "readings": found.get("volatile", {}),
             **({"suite_path": suite["path"]} if isinstance(suite, Mapping) and "path" in suite else {}),
             **({"argv": plan["argv"]} if "argv" in plan else {}),
@@ -96,7 +99,7 @@ def differences(left: Mapping[str, Any], right: Mapping[str, Any]) -> list[Diffe
     found = []
     for name in CLASSES:
         sections = [_comparable(manifest, name) for manifest in (left, right)]
-        sides = [dict(_flat(_with_lone_entries_named(*pair))) for pair in (sections, sections[::-1])]
+        sides = [_flat(_with_lone_entries_named(*pair)) for pair in (sections, sections[::-1])]
         for field in sorted(sides[0].keys() | sides[1].keys()):
             values = [side.get(field) for side in sides]
             if values[0] != values[1]:
@@ -107,7 +110,7 @@ def differences(left: Mapping[str, Any], right: Mapping[str, Any]) -> list[Diffe
 def flat_fields(manifest: Mapping[str, Any]) -> list[tuple[FieldClass, str, Any]]:
     """(class, dotted field, value) of everything in a manifest, file digests last."""
     found: list[tuple[FieldClass, str, Any]] = [
-        (name, field, value) for name in CLASSES for field, value in _flat(manifest.get(name, {}))
+        (name, field, value) for name in CLASSES for field, value in _flat(_listed(manifest.get(name, {}))).items()
     ]
     return found + [("volatile", f"files.{name}", digest) for name, digest in manifest.get("files", {}).items()]
 
@@ -142,12 +145,26 @@ def _comparable(manifest: Mapping[str, Any], name: FieldClass) -> Any:
     return section
 
 
-def _flat(value: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+def flat_paths(value: Any, prefix: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """(path, value) of every leaf; the entries of a list of objects (GPUs, layer groups) are numbered."""
+    if isinstance(value, list) and value and all(isinstance(item, Mapping) for item in value):
+        value = {str(number): item for number, item in enumerate(value)}
     if isinstance(value, Mapping):
         for key, item in value.items():
-            yield from _flat(item, f"{prefix}.{key}" if prefix else str(key))
+            yield from flat_paths(item, (*prefix, str(key)))
     elif prefix:
         yield prefix, value
+
+
+def _flat(value: Any) -> dict[str, Any]:
+    return {".".join(path): leaf for path, leaf in flat_paths(value)}
+
+
+def _listed(section: Mapping[str, Any]) -> dict[str, Any]:
+    """The section with one line per case: its settings are in the suite."""
+    cases = section.get("cases")
+    named = isinstance(cases, list) and all(isinstance(case, Mapping) and "case_id" in case for case in cases)
+    return {**section, "cases": {c["case_id"]: _named(c) for c in cases or ()}} if named else dict(section)
 
 
 def _merged(left: Mapping[str, Any], right: Mapping[str, Any]) -> dict[str, Any]:
@@ -162,6 +179,21 @@ def _order(rows: list[Mapping[str, Any]]) -> list[list[Any]]:
 def _statuses(rows: list[Mapping[str, Any]]) -> dict[str, int]:
     names = [str(row.get("status")) for row in rows]
     return {name: names.count(name) for name in sorted(set(names))}
+
+
+def _warnings(rows: list[Mapping[str, Any]]) -> dict[str, int]:
+    """Name → samples that carry the warning; the rows have its numbers."""
+    found: Counter[str] = Counter()
+    for row in rows:
+        found.update(_warning_names(row.get("warnings")))
+    return dict(sorted(found.items()))
+
+
+def _warning_names(stored: Any) -> set[str]:
+    try:
+        return {str(warning["name"]) for warning in json.loads(stored or "[]")}
+    except (ValueError, KeyError, TypeError):
+        return {"unreadable_warnings"}
 
 
 def _distribution(values: pa.ChunkedArray) -> dict[str, float]:

@@ -18,9 +18,9 @@ import pyarrow.parquet as pq
 from kvbench import __version__
 from kvbench.errors import UsageError
 from kvbench.store import files, seal
-from kvbench.store.manifest import build_manifest, workload_summary
+from kvbench.store.manifest import build_manifest, check_shape, workload_summary
 from kvbench.store.parts import PARTS, STAGING, SUPERSEDED, Key, Sample, clean, supersede, write_part
-from kvbench.store.schemas import SCHEMA_VERSION, schema, table_of
+from kvbench.store.schemas import SCHEMA_VERSION, check_version_number, schema, table_of
 from kvbench.store.state import WORKLOADS, State, part_path
 from kvbench.workload.request import Request, Segment
 
@@ -228,6 +228,17 @@ def open_run(path: str | Path) -> Run:
     """Open a run folder for reading. Raises `UsageError` for what is not one or is newer than this kvbench, and
     `DataError`, naming the file, for one that is damaged; the tables are checked when they are first used."""
     return Run(Path(path))
+
+
+def read_manifest(path: str | Path) -> dict[str, Any]:
+    """The manifest of a run folder, or in a `manifest.json` that lies anywhere. Raises as `open_run` does."""
+    path = Path(path)
+    if not path.is_file():
+        return open_run(path).manifest
+    found = files.read_json(path)
+    check_version_number(found.get("schema_version"), str(path))
+    check_shape(found, str(path))
+    return found
 
 
 def _frame(table: pa.Table) -> DataFrame:

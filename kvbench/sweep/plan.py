@@ -13,7 +13,7 @@ from kvbench.measure.job import CaseJob
 from kvbench.spec.cases import Case
 from kvbench.spec.load import LoadedSuite
 from kvbench.spec.suite import Suite
-from kvbench.sweep.code_digest import engine_digest, kernel_digest
+from kvbench.sweep.code_digest import cost_model_digest, engine_digest, kernel_digest
 from kvbench.sweep.machine import Machine
 from kvbench.sweep.memory import Memory
 from kvbench.workload.build import Workload
@@ -94,6 +94,7 @@ class SweepPlan:
             "slo": self.suite.slo.model_dump(mode="json"),
             "auto_kv_memory_bytes": self.auto_kv_bytes,
             "engine_digest": engine_digest(),
+            **({"cost_model_code_digest": cost_model_digest()} if self.machine.is_virtual else {}),
             "kernel_digest": kernel_digest(),
             "models": self.models,
             "workloads": {digest: _workload_facts(w) for digest, w in self.workloads.items()},
