@@ -178,14 +178,14 @@ def _of_the_cases(
 def _difference(
     path: FieldPath, values: Sequence[Any], vary: Sequence[str], noted: tuple[str, ...], cases: int = 0
 ) -> FieldDifference:
-    shown = [None if value is _MISSING else value for value in values]
+    left, right = (None if value is _MISSING else value for value in values)
     field = ".".join(path[2:] if cases else path)
     if path[0] == "environment":
-        return FieldDifference("noted", "surroundings", field, *shown)
+        return FieldDifference("noted", "surroundings", field, left, right)
     item = item_of(path)
     word = _word_for(path)
     role = role_of(path, vary, noted)
-    return FieldDifference(role, item.name if item else field, field, *shown, cases, word)
+    return FieldDifference(role, item.name if item else field, field, left, right, cases, word)
 
 
 def _word_for(path: FieldPath) -> str:
@@ -218,7 +218,7 @@ def _pairs(
 def _places(
     side: Mapping[str, Mapping[str, Any]], other: Mapping[str, Any], vary: Sequence[str]
 ) -> dict[tuple[Any, ...], str]:
-    """(kind, axis values but for the varied ones) → case, of the cases that the other side lacks; unique places only."""
+    """(kind, axis values but for the varied ones) → case, of cases that the other side lacks; unique places only."""
     places = {case_id: _place(case, vary) for case_id, case in side.items() if case_id not in other}
     counts = Counter(places.values())
     return {place: case_id for case_id, place in places.items() if counts[place] == 1}

@@ -14,11 +14,12 @@ from kvbench.store.comparability_rules import MUST_BE_EQUAL, NOTED, TREATMENTS, 
 from kvbench.store.manifest import flat_paths
 from tests.store.manifests import gpu_manifest, mutated, this_machine
 
-METHOD = """GPU name, SM count, GPU memory, MIG profile, ECC; driver, CUDA runtime, torch, Triton, numba, Python; power limit,
-clock locks, application clocks, persistence mode, compute mode; number of GPUs, topology of GPUs; model geometry, weight
-dtype, KV dtype, engine setting, workload setting, kernel setting, KV memory; workload digest, workload seed, seed of the
-order; cache state; environment variable; CPU model, CPU clocks, core affinity, NUMA binding, threads; container image;
-schema version; iterations and warm-up; GPU UUID; clock, wall or virtual"""
+METHOD = """GPU name, SM count, GPU memory, MIG profile, ECC; driver, CUDA runtime, torch, Triton, numba, Python;
+power limit, clock locks, application clocks, persistence mode, compute mode; number of GPUs, topology of
+GPUs; model geometry, weight dtype, KV dtype, engine setting, workload setting, kernel setting, KV memory;
+workload digest, workload seed, seed of the order; cache state; environment variable; CPU model, CPU
+clocks, core affinity, NUMA binding, threads; container image; schema version; iterations and warm-up; GPU
+UUID; clock, wall or virtual"""
 """The items of the method's list, as docs/gate.md gives them."""
 
 FOLLOWS = {"suite.name", "suite.title", "suite.claim", "suite.digest", "suite.text", "repetitions"}
@@ -157,7 +158,7 @@ def test_cases_are_paired_over_an_axis_that_is_the_treatment(tmp_path: Path) -> 
     changed["controlled"]["cases"][0]["axes"] = {"block_size": 32}
     assert compare_manifests(base, changed).pairs == ()
     found = compare_manifests(base, changed, vary=["block_size"])
-    assert [pair for pair in found.pairs] == [(base["controlled"]["cases"][0]["case_id"], "000000000032")]
+    assert list(found.pairs) == [(base["controlled"]["cases"][0]["case_id"], "000000000032")]
     found.check()
 
 
