@@ -108,7 +108,7 @@ def compare_manifests(
     """
     sides = [_fields(left), _fields(right)]
     _check_words(vary, sides)
-    noted = () if is_stored else ONLY_STORED
+    noted: tuple[str, ...] = () if is_stored else ONLY_STORED
     if all(side.get(("clock",)) == "virtual" for side in sides):
         noted += VIRTUAL_NOTED
     pairs, left_only, right_only = _pairs(_cases(left), _cases(right), vary)
