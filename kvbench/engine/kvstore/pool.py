@@ -33,15 +33,18 @@ _BIT_FORMS: dict[torch.dtype, Any] = {
 @dataclass(frozen=True, slots=True)
 class LayerView:
     """One layer's blocks. `k` and `v` are `[num_blocks + 1, kv_heads, block_size, d]` in the stored dtype, the scales
-    `[num_blocks + 1, kv_heads, block_size]`, whatever their order in memory; `flat` and `flat_scales` are that memory
-    as 1-D numpy arrays (CPU). A latent layer's `v` is a part of its `k`, with K's scales. Elements were divided by
-    `k_tensor_scale` and `v_tensor_scale`, None for none, before they were stored."""
+    `[num_blocks + 1, kv_heads, block_size]`, whatever their order in memory; `elements` and `scales` are that memory
+    as 1-D tensors, `flat` and `flat_scales` as 1-D numpy arrays (CPU). A latent layer's `v` is a part of its `k`, with
+    K's scales. Elements were divided by `k_tensor_scale` and `v_tensor_scale`, None for none, before they were
+    stored."""
 
     layout: BlockLayout
     k: Tensor
     v: Tensor
     k_scale: Tensor | None
     v_scale: Tensor | None
+    elements: Tensor
+    scales: Tensor | None
     flat: np.ndarray[Any, Any] | None
     flat_scales: np.ndarray[Any, Any] | None
     k_tensor_scale: float | None = None
@@ -108,6 +111,8 @@ def _layer_view(layout: BlockLayout, layer: Tensor, tensor_scales: tuple[float, 
         v=k[..., : layout.v_dim] if layout.is_latent else _part(layout, elements, layout.v_base, layout.v_dim),
         k_scale=None if scales is None else _part(layout, scales, layout.k_scale_base, 1).squeeze(-1),
         v_scale=None if scales is None else _part(layout, scales, layout.v_scale_base, 1).squeeze(-1),
+        elements=elements.view(-1),
+        scales=None if scales is None else scales.view(-1),
         flat=None if flat is None else flat.view(_BIT_FORMS[layout.element]),
         flat_scales=None if flat is None or scales is None else flat.view(np.float32),
         k_tensor_scale=k_tensor_scale,

@@ -13,11 +13,13 @@ from typing import TYPE_CHECKING, TypeVar
 
 import torch
 
+from kvbench.engine.kvstore.block_copies import TritonCopies, copy_blocks
 from kvbench.engine.kvstore.layout import StoredForm
 from kvbench.engine.kvstore.pool import BlockPool, allocate
 from kvbench.engine.kvstore.reading_writing import BlockIO, NumbaIO, TorchIO
 from kvbench.engine.kvstore.reblock import put_units, take_units
 from kvbench.engine.kvstore.transfer import BlockMover
+from kvbench.engine.kvstore.triton_io import TritonIO
 from kvbench.engine.reblocking import BlockSizes, Reblocked
 from kvbench.errors import CannotRunError, InternalError
 from kvbench.geometry.dtypes import canonical_dtype
@@ -41,7 +43,8 @@ class KVStore:
     host memory, and `disk_blocks` in files. `overlaps`: promotions go on in the background.
 
     With `tensor_scales` a narrow KV dtype has these and none in its blocks. `kv_layout` is hnd or nhd, see
-    `kvstore/layout.py`. `CannotRunError` when the memory cannot be had.
+    `kvstore/layout.py`. `uses_triton`: the Triton kernels write and copy, else numba on a CPU and torch on CUDA.
+    `CannotRunError` when the memory cannot be had.
     """
 
     def __init__(
@@ -59,6 +62,7 @@ class KVStore:
         device: str | torch.device = "cpu",
         kv_layout: str = "hnd",
         tensor_scales: TensorScales | None = None,
+        uses_triton: bool = False,
     ) -> None:
         self.form = StoredForm(kv_dtype, block_size, _kind_of_scales(tensor_scales), kv_layout)
         self.tensor_scales = tensor_scales
@@ -73,7 +77,7 @@ class KVStore:
         self._plane_bytes = self.pool.bytes[0].numel()
         self._kv_bytes = num_blocks * self.block_bytes
         self.hosts = _allocated(self._host_tier, f"{host_blocks + swap_blocks} KV blocks in host memory")
-        self._io: BlockIO = NumbaIO() if self.device.type == "cpu" else TorchIO()
+        self._io = _block_io(self.device, uses_triton)
         self._new_mover = partial(
             BlockMover,
             hosts=self.hosts,
@@ -82,6 +86,7 @@ class KVStore:
             disk=disk,
             disk_blocks=disk_blocks,
             overlaps=overlaps,
+            copies=TritonCopies() if uses_triton else copy_blocks,
         )
         self._use(self.pool)
 
@@ -166,6 +171,12 @@ class KVStore:
         if self.device.type == "cuda":
             return [torch.zeros(shape, dtype=torch.uint8, pin_memory=True)]
         return [allocate(shape, self.device)]
+
+
+def _block_io(device: torch.device, uses_triton: bool) -> BlockIO:
+    if uses_triton:
+        return TritonIO()
+    return NumbaIO() if device.type == "cpu" else TorchIO()
 
 
 def _kind_of_scales(tensor_scales: TensorScales | None) -> str:

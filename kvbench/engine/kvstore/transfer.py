@@ -18,6 +18,7 @@ from torch import Tensor
 
 from kvbench.cache.transfers import ARRIVALS, COPY_KINDS, Transfers
 from kvbench.engine.copies import Outcome
+from kvbench.engine.kvstore.block_copies import Copies, Way, copy_blocks
 from kvbench.engine.kvstore.jobs import Job, Jobs, StreamCopy
 from kvbench.errors import InternalError
 
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 class BlockMover:
     """Copies blocks of one store. `pools` are `[layers, num_blocks + 1, bytes]` on the device, `hosts`
     `[host_blocks + swap_blocks, layers, bytes]` in host memory, the swap area behind the host tier, pinned on CUDA so
-    that a copy needs no staging there."""
+    that a copy needs no staging there. `copies` moves the bytes, but on a CPU's background thread torch does."""
 
     def __init__(
         self,
@@ -42,6 +43,7 @@ class BlockMover:
         disk: DiskFiles | None = None,
         disk_blocks: int = 0,
         overlaps: bool = False,
+        copies: Copies = copy_blocks,
     ) -> None:
         self._device = pools[0].device
         self._pools = [pool.transpose(0, 1) for pool in pools]
@@ -49,6 +51,7 @@ class BlockMover:
         self._host_blocks = host_blocks
         self._disk = disk
         self._overlaps = overlaps
+        self._copies = copies
         self._jobs = Jobs()
         self._stream = torch.cuda.Stream(self._device) if self._device.type == "cuda" else None
         self._blocks = {
@@ -153,7 +156,7 @@ class BlockMover:
         """One kind, complete on return."""
         here, there = transfers.pairs(kind)
         if here:
-            kept = self._copy(kind, here, there)
+            kept = self._copy(kind, here, there, self._copies)
             if self._stream is not None:
                 self._stream.synchronize()
             del kept
@@ -165,20 +168,21 @@ class BlockMover:
         if not here:
             return
         if self._stream is None:
-            self._jobs.run(kind, here, there, lambda: self._copy(kind, here, there))
+            self._jobs.run(kind, here, there, lambda: self._copy(kind, here, there, copy_blocks))
         else:
-            self._jobs.add(Job(kind, here, there, StreamCopy(self._stream, self._copy(kind, here, there))))
+            kept = self._copy(kind, here, there, self._copies)
+            self._jobs.add(Job(kind, here, there, StreamCopy(self._stream, kept)))
 
-    def _copy(self, kind: str, here: list[int], there: list[int]) -> list[Tensor]:
+    def _copy(self, kind: str, here: list[int], there: list[int], copies: Copies) -> list[Tensor]:
         """Copy, or put the copy on the current stream; returns what must be kept until it is done."""
-        into_host, from_host = kind in ("offload", "store", "swap_out"), kind in ("promote", "swap_in")
-        sources = self._hosts if from_host else self._pools
-        targets = self._hosts if into_host else self._pools
+        way = _WAYS[kind]
+        sources = self._hosts if way == "in" else self._pools
+        targets = self._hosts if way == "out" else self._pools
         here = [block + self._host_blocks for block in here] if kind == "swap_in" else here
         there = [block + self._host_blocks for block in there] if kind == "swap_out" else there
         kept: list[Tensor] = []
         for source, target in zip(sources, targets, strict=True):
-            kept += copy_blocks(source, target, here, there)
+            kept += copies(source, target, here, there, way)
         return kept
 
     def _copy_stream(self) -> AbstractContextManager[object]:
@@ -197,32 +201,9 @@ class BlockMover:
 
 
 _PLACES = {**COPY_KINDS, "copy": ("device", "device")}
-
-
-def copy_blocks(source: Tensor, target: Tensor, here: list[int], there: list[int]) -> list[Tensor]:
-    """`target[there] = source[here]` for tensors `[blocks, layers, bytes]`, either of them on either device; returns
-    buffers that must live until the current stream has done it.
-
-    One plain copy per block on a CPU: torch's indexed copies of bytes were 10 to 50 times slower there.
-    """
-    if source.is_cuda and target.is_cuda:
-        target[torch.tensor(there, device=target.device)] = source[torch.tensor(here, device=source.device)]
-    elif source.is_cuda:
-        staged = source[torch.tensor(here, device=source.device)]
-        for row, block in enumerate(there):
-            target[block].copy_(staged[row], non_blocking=True)
-        return [staged]
-    elif target.is_cuda:
-        staged = torch.empty((len(here), *source.shape[1:]), dtype=source.dtype, device=target.device)
-        for row, block in enumerate(here):
-            staged[row].copy_(source[block], non_blocking=True)
-        target[torch.tensor(there, device=target.device)] = staged
-        return [staged]
-    else:
-        from_blocks, to_blocks = source.numpy(), target.numpy()
-        for block, place in zip(here, there, strict=True):
-            to_blocks[place] = from_blocks[block]
-    return []
+_WAYS: dict[str, Way] = {
+    "offload": "out", "store": "out", "swap_out": "out", "promote": "in", "swap_in": "in", "copy": "within"
+}  # fmt: skip
 
 
 def _check_blocks(name: str, blocks: list[int], valid: range) -> None:
