@@ -5,7 +5,7 @@ Triton's interpreter computes with numpy, which has neither bf16 nor fp8. What i
 what is done here about it:
 
 * a bf16 `tl.dot` is wrong by orders of magnitude: operands are widened to float32 under the interpreter;
-* int8 to bf16 likewise: int8 goes through float32, there and on a GPU;
+* int8 to bf16 likewise: int8 goes through float32 (fp16: through its bits), there and on a GPU;
 * float32 to bf16 cuts instead of rounding: `narrowed` rounds first;
 * an fp8 NaN reads as a number (480 or more), and float32 to fp8 does not round properly: tests poison what must not be
   read by NaN in wider dtypes or in the scales, and a kernel that stores fp8 must round by itself.
@@ -45,6 +45,8 @@ def decoded(stored, dtype: tl.constexpr):
         values = stored
     elif stored.dtype == tl.float8e4nv or stored.dtype == tl.float8e5:
         values = stored.to(dtype)
+    elif stored.dtype == tl.int8 and dtype == tl.float16:  # 1152 + x: a step of fp16's last place is 1 there
+        values = (stored.to(tl.int16) + 0x6480).to(tl.float16, bitcast=True) - 1152.0
     else:
         values = narrowed(stored.to(tl.float32), dtype)
     return values
