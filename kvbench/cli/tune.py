@@ -3,16 +3,49 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import click
 
 from kvbench.cli.output import emit_records, format_option
+from kvbench.cli.tune_static import print_static_report, shape_of, shape_options, static_options
 
 
-@click.group()
+class KernelGroup(click.Group):
+    """`kvbench tune KERNEL …` stands for `kvbench tune run KERNEL …`."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and not args[0].startswith("-") and args[0] not in self.commands:
+            args = ["run", *args]
+        return super().resolve_command(ctx, args)
+
+
+@click.group(cls=KernelGroup)
 def tune() -> None:
-    """Search strategies for kernel configurations, on recorded spaces."""
+    """Configurations of kernels: compiled for a GPU that need not be there, and search strategies on recorded spaces.
+
+    kvbench tune KERNEL … is short for kvbench tune run KERNEL …
+    """
+
+
+@tune.command()
+@click.argument("kernel")
+@static_options
+@shape_options
+@format_option
+def run(kernel: str, form: str, **options: Any) -> None:
+    """Compile every configuration of KERNEL (decode, prefill, write, copy) for a GPU and say which are worth timing.
+
+    No GPU is needed. Dropped are those that do not compile, do not fit, spill registers, or are another one's machine
+    code; the rest is ranked by a model of bytes and occupancy. The table leaves out those that the shape rules out.
+    """
+    shape = shape_of(kernel, options)
+    wanted = {name: options[name] for name in ("target", "gpu", "jobs", "timeout_s")}
+    out = options["out"]
+    print_static_report(kernel, shape, **wanted, out=Path(out) if out else None, form=form)
 
 
 @tune.command()

@@ -34,7 +34,7 @@ Axes = Mapping[str, Sequence[Any]]
 def schema(table: str, run_id: str, axes: Axes | None = None) -> pa.Schema:
     """Schema of `cases`, `requests`, `steps` or `workload`. `axes`: axis column → its values, for `cases`."""
     metadata = {_VERSION_KEY: str(SCHEMA_VERSION).encode(), _RUN_KEY: run_id.encode()}
-    return pa.schema([_field(column) for column in columns(table, axes)], metadata=metadata)
+    return pa.schema([field_of(column) for column in columns(table, axes)], metadata=metadata)
 
 
 def columns(table: str, axes: Axes | None = None) -> tuple[Column, ...]:
@@ -127,7 +127,8 @@ def _type_of(values: Sequence[Any]) -> ColumnType:
     return "int64" if all(isinstance(v, int) for v in values) else "float64"
 
 
-def _field(column: Column) -> pa.Field:
+def field_of(column: Column) -> pa.Field:
+    """A column's Arrow field, its unit and meaning in the metadata."""
     metadata = {"unit": column.unit, "description": column.description}
     return pa.field(column.name, _TYPES[column.type], metadata=metadata)
 

@@ -16,10 +16,11 @@ import subprocess
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from tempfile import TemporaryDirectory, TemporaryFile
+from types import MappingProxyType
 from typing import IO, Any, Literal
 
 from kvbench.console import plain
@@ -45,13 +46,16 @@ class CompileJob:
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """What became of one compile: `resources` where it compiled, one line of `reason` where it did not. `seconds` are
-    from handing it to a worker, the disassembly included."""
+    from handing it to a worker, the disassembly included. The compiler's and the assembler's versions and whether it
+    contracts multiplications and additions (a default that changes between versions) belong to the result."""
 
     status: Status
     seconds: float
     reason: str = ""
     resources: Resources | None = None
     triton: str = ""
+    ptxas: str = ""
+    fp_fusion: bool | None = None
 
 
 OnDone = Callable[[int, Outcome], None]
@@ -134,7 +138,7 @@ class _Pool:
             reason = str(answer.get("reason", ""))
             if "PassManager" in reason:  # the diagnostic itself is only printed
                 reason = f"{reason}: {worker.first_words()}"
-            self._note(worker, answer["status"], reason, Resources(**found) if found else None)
+            self._note(worker, answer["status"], reason, Resources(**found) if found else None, answer)
 
     def _lose(self, worker: _Worker) -> None:
         if not worker.triton:
@@ -149,9 +153,17 @@ class _Pool:
         else:
             self._note(worker, "timeout", f"not compiled within {self._timeout_s:g} s")
 
-    def _note(self, worker: _Worker, status: Status, reason: str, resources: Resources | None = None) -> None:
+    def _note(
+        self,
+        worker: _Worker,
+        status: Status,
+        reason: str,
+        resources: Resources | None = None,
+        by: Mapping[str, Any] = MappingProxyType({}),
+    ) -> None:
         at, seconds, printed = worker.take()
-        outcome = Outcome(status, seconds, plain(reason)[:_LONGEST_REASON], resources, worker.triton)
+        said = plain(reason)[:_LONGEST_REASON]
+        outcome = Outcome(status, seconds, said, resources, worker.triton, by.get("ptxas", ""), by.get("fp_fusion"))
         if self._log is not None and status != "compiled":
             self._log.write(f"== {at} {self._jobs[at].spec.constexprs}: {status}: {outcome.reason}\n".encode())
             self._log.write(printed + b"\n")

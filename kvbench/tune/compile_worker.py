@@ -57,7 +57,7 @@ def _send(descriptor: int, answer: dict[str, Any]) -> None:
 
 def _outcome(job: dict[str, Any], seen: dict[str, Instructions]) -> dict[str, Any]:
     try:
-        return {"status": "compiled", "resources": asdict(_compile(job, seen))}
+        return {"status": "compiled", **_compile(job, seen)}
     except Exception as error:
         sys.stderr.write(f"{type(error).__name__}: {error}\n")
         return {"status": "compile_error", "reason": _reason(error)}
@@ -75,7 +75,7 @@ def _reason(error: BaseException) -> str:
     return f"{type(error).__name__}: {(fatal or lines or ['no message'])[0]}"
 
 
-def _compile(job: dict[str, Any], seen: dict[str, Instructions]) -> Resources:
+def _compile(job: dict[str, Any], seen: dict[str, Instructions]) -> dict[str, Any]:
     import triton
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
@@ -90,7 +90,18 @@ def _compile(job: dict[str, Any], seen: dict[str, Instructions]) -> Resources:
     log = io.StringIO()
     with _own_cache(), contextlib.redirect_stdout(log):
         kernel = triton.compile(source, target=GPUTarget("cuda", job["arch"], 32), options=job["options"])
-    return _resources(kernel, log.getvalue(), seen)
+    return {
+        "resources": asdict(_resources(kernel, log.getvalue(), seen)),
+        "ptxas": _ptxas_version(job["arch"]),
+        "fp_fusion": getattr(kernel.metadata, "enable_fp_fusion", None),
+    }
+
+
+def _ptxas_version(arch: int) -> str:
+    """Of the assembler that Triton picks for the architecture (it has two)."""
+    from triton.backends.nvidia.compiler import get_ptxas
+
+    return str(get_ptxas(arch).version)
 
 
 @contextlib.contextmanager

@@ -7,7 +7,7 @@ import triton.language as tl
 
 
 @triton.jit
-def scores(k, q, out, n, TILE: tl.constexpr, D: tl.constexpr):  # noqa: N803
+def scores(k, q, out, n, TILE: tl.constexpr, D: tl.constexpr, UNUSED: tl.constexpr):  # noqa: N803
     """out[t] = k_t · q for 16 queries at once, tile by tile: vector loads, a loop that can be pipelined, a dot."""
     rows = tl.arange(0, TILE)
     dims = tl.arange(0, D)

@@ -20,11 +20,12 @@ MODULE = "tests.tune.small_kernels"
 
 
 def scores(tile: int = 64, kv: str = "bf16", aligned: bool = True, **options: int) -> CompileJob:
+    constants = {"TILE": tile, "D": 128, "UNUSED": 0}
     spec = CompileSpec(
         module=MODULE,
         function="scores",
-        signature={"k": f"*{kv}", "q": "*bf16", "out": "*fp32", "n": "i32", "TILE": "constexpr", "D": "constexpr"},
-        constexprs={"TILE": tile, "D": 128},
+        signature={"k": f"*{kv}", "q": "*bf16", "out": "*fp32", "n": "i32"} | dict.fromkeys(constants, "constexpr"),
+        constexprs=constants,
         divisible_by_16=("k", "q", "out", "n") if aligned else (),
         num_warps=options.pop("num_warps", 4),
         num_stages=options.pop("num_stages", 3),

@@ -1,0 +1,75 @@
+"""The Triton kernels by name, and the configurations that each can have for a shape."""
+
+from __future__ import annotations
+
+import difflib
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Protocol, cast
+
+from kvbench.errors import CannotRunError, UsageError
+
+if TYPE_CHECKING:
+    from kvbench_kernels.specs import CompileSpec, KernelShape
+
+PAGES = {
+    "copy": "kvbench_kernels.copy_triton",
+    "prefill": "kvbench_kernels.prefill_triton",
+    "write": "kvbench_kernels.write_triton",
+}
+"""Name → module."""
+
+
+class Page(Protocol):
+    """What a kernel's module offers to whoever tunes it. A configuration is a frozen dataclass, `Config`."""
+
+    DEFAULT: Any
+    SPACE: Mapping[str, Sequence[Any]]
+
+    def Config(self, **fields: Any) -> Any: ...  # noqa: N802
+
+    def allowed(self, shape: KernelShape, config: Any) -> str | None: ...
+
+    def compile_spec(self, shape: KernelShape, config: Any) -> CompileSpec: ...
+
+
+def load_page(name: str) -> Page:
+    """A kernel's page by its name, or by its module's. `UsageError` for an unknown one, `CannotRunError` where what it
+    needs is not installed."""
+    module = name if "." in name else PAGES.get(name)
+    if module is None:
+        close = difflib.get_close_matches(name, PAGES, n=1)
+        hint = f"did you mean {close[0]}?" if close else f"one of {', '.join(PAGES)}"
+        raise UsageError(f"no Triton kernel {name!r}", hint=hint)
+    try:
+        return cast("Page", import_module(module))
+    except ImportError as error:
+        raise CannotRunError(
+            f"kernel {name} cannot be loaded: {error}", hint="the kernels need triton (Linux)"
+        ) from None
+
+
+def configurations(page: Page, shape: KernelShape) -> list[tuple[Any, str]]:
+    """Every configuration of the space in order, the default among them, each with why it cannot be ("" where it can).
+
+    `UsageError` where none can: the shape is impossible for this kernel.
+    """
+    found = [
+        page.Config(**dict(zip(page.SPACE, values, strict=True))) for values in itertools.product(*page.SPACE.values())
+    ]
+    if page.DEFAULT not in found:
+        found.insert(0, page.DEFAULT)
+    judged = [(config, page.allowed(shape, config) or "") for config in found]
+    if all(reason for _, reason in judged):
+        refused = next(reason for config, reason in judged if config == page.DEFAULT)
+        raise UsageError(
+            f"no configuration fits this shape: {refused}", hint="see --heads, --head-dim and --block-size"
+        )
+    return judged
+
+
+def fields_of(config: Any) -> dict[str, Any]:
+    """A configuration as plain values."""
+    return asdict(config)
