@@ -15,8 +15,9 @@ if TYPE_CHECKING:
     from kvbench_kernels.specs import CompileSpec, KernelShape
 
 PAGES = {
-    "copy": "kvbench_kernels.copy_triton",
+    "decode": "kvbench_kernels.decode_triton",
     "prefill": "kvbench_kernels.prefill_triton",
+    "copy": "kvbench_kernels.copy_triton",
     "write": "kvbench_kernels.write_triton",
 }
 """Name → module."""
