@@ -351,6 +351,17 @@ class EngineLoop:
         self.take_outputs()
         self.clock.restart()
 
+    def recount(self) -> None:
+        """Count steps, counters and time from here; what is cached stays. Nothing may be running."""
+        if self.has_work:
+            raise UsageError("the engine is still serving", hint="finish or abort its jobs before recount()")
+        self.settle()
+        self._restore_block_size()
+        self._recorder.restart(self.manager.stats())
+        self.take_finished()
+        self.take_outputs()
+        self.clock.restart()
+
     def _restore_block_size(self) -> None:
         if self.reblocks and self.manager.settings.block_size != self.settings.block_size:
             self.reblock(self.settings.block_size)

@@ -77,6 +77,10 @@ class Recorder:
         """Steps count from 0 again, after the books' counters were reset."""
         self.steps, self.last = 0, None
 
+    def restart(self, stats: CacheStats) -> None:
+        """Steps count from 0 again while the books' counters run on from `stats`."""
+        self.steps, self.last = 0, stats
+
 
 def request_record(sequence: Sequence) -> RequestRecord:
     """From scheduled arrival to the last token; a part that never happened is None."""

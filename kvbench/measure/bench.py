@@ -11,7 +11,9 @@ from typing import Any
 from kvbench.errors import KvbenchError
 from kvbench.measure.dominance import is_implied
 from kvbench.measure.environment import readings
-from kvbench.measure.job import PROGRESS, CaseJob, WorkerJob
+from kvbench.measure.job import PROGRESS, REDONE, CaseJob, WorkerJob
+from kvbench.measure.redo import Observer, RedoBudget
+from kvbench.measure.watch import Watch
 from kvbench.paths import cache_dir
 from kvbench.spec.suite import KernelSettings, MeasureSettings, ModelSettings, SloSettings
 from kvbench.store.parts import now, write_part
@@ -37,6 +39,7 @@ class Bench:
         self._kv_errors: dict[tuple[ModelKey, str, int, str], dict[str, float]] = {}
         self._out_of_memory = list(job.out_of_memory)
         self._poisoned = False
+        self._budget = RedoBudget.of(self._measure.redo_share, len(job.cases))
         import kvbench_kernels.cache
 
         kvbench_kernels.cache.use_cache(cache_dir() / "numba")
@@ -44,6 +47,7 @@ class Bench:
 
         torch.set_num_threads(job.threads)
         kvbench_kernels.set_threads(job.threads)
+        self._uuid = str(torch.cuda.get_device_properties(0).uuid) if job.device == "cuda" else None
 
     def measure(self, case: CaseJob) -> tuple[str, dict[str, Any]]:
         """Measure and store one case; its status and the numbers for the progress line. A bad case never raises."""
@@ -52,7 +56,9 @@ class Bench:
         start = time.perf_counter()
         started_at, before = now(), readings()
         try:
-            found = self._implied(case) or self._measured(case)
+            with Watch(self._job.device, self._uuid) as watch:
+                observer = Observer(watch, self._budget, self._teller(case))
+                found = self._implied(case) or self._measured(case, observer)
         except Exception as error:
             status, text = self._classify(error)
             found = Measured({}, status=status, error=text)
@@ -82,19 +88,22 @@ class Bench:
             {}, status="oom_implied", error=f"needs no less memory than case {smaller.case_id}, which ran out"
         )
 
-    def _measured(self, case: CaseJob) -> Any:
+    def _measured(self, case: CaseJob, observer: Observer) -> Any:
         from kvbench.measure import engine_case, kernel_case
 
         if case.kind == "kernel":
             kernel = KernelSettings.model_validate(case.kernel)
-            return kernel_case.measure_kernel_case(kernel, self._job.device, self._measure)
+            return kernel_case.measure_kernel_case(kernel, self._job.device, self._measure, observer)
         model = self._model(case)
-        found = engine_case.measure_engine_case(case, model, self._measure, self._slo, self._tell(case))
+        found = engine_case.measure_engine_case(case, model, self._measure, self._slo, self._tell(case), observer)
         found.row |= self._kv_error(case, model, found.tensor_scales)
         return found
 
     def _tell(self, case: CaseJob) -> Callable[[float], None]:
         return lambda share: self._send(PROGRESS, case.case_id, share=share)
+
+    def _teller(self, case: CaseJob) -> Callable[[str], None]:
+        return lambda reason: self._send(REDONE, case.case_id, sample=case.sample, reason=reason)
 
     def _model(self, case: CaseJob) -> Any:
         from kvbench.engine.model import Model

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from kvbench.measure.gpu_facts import HARMLESS
 from kvbench.paths import cache_dir
 from kvbench.units import format_bytes
 
@@ -27,7 +28,6 @@ LOW_MEMORY_SHARE = 0.2
 FEW_CORES = 4
 HOT_C = 80
 FOREIGN_GPU_BYTES = 1 << 30
-HARMLESS = frozenset({"idle", "application_clocks", "display_clocks", "sync_boost"})
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,10 +1,10 @@
-"""An `engine` case: warm up on foreign tokens, reset, serve the workload, check that a cold start was cold."""
+"""An `engine` case: warm up on foreign tokens, bring the cache into its declared state, serve the workload, check."""
 
 from __future__ import annotations
 
 import gc
 import time
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -14,17 +14,19 @@ from kvbench.engine.calibration import calibrated, needs_scales
 from kvbench.engine.engine import Engine
 from kvbench.engine.kvstore.scales import TensorScales
 from kvbench.engine.model import Model
-from kvbench.engine.serve import serve
+from kvbench.engine.reblocking import ReblockRecord
+from kvbench.engine.serve import Served, serve
+from kvbench.measure.cache_state import Prepared, bring_about, check_hits
 from kvbench.measure.job import CaseJob
 from kvbench.measure.measured import (
     Measured,
     OnShare,
-    check_cold,
     decoding_of,
     measured,
     planned_workload,
     share_of,
 )
+from kvbench.measure.redo import Observer, Taken
 from kvbench.measure.warnings import RowWarning
 from kvbench.spec.engine import EngineSettings
 from kvbench.spec.suite import MeasureSettings, SloSettings
@@ -38,9 +40,14 @@ WARMUP_OUTPUT_TOKENS = 4
 
 
 def measure_engine_case(
-    case: CaseJob, model: Model, measure: MeasureSettings, slo: SloSettings, on_share: OnShare
+    case: CaseJob,
+    model: Model,
+    measure: MeasureSettings,
+    slo: SloSettings,
+    on_share: OnShare,
+    observer: Observer | None = None,
 ) -> Measured:
-    """Serve the case's workload once from a cold cache and report everything that was seen.
+    """Serve the case's workload once, its cache in the declared state, and report everything that was seen.
 
     Raises `InternalError` when the engine's books do not add up afterwards: such numbers are not to be believed."""
     start = time.perf_counter()
@@ -50,21 +57,15 @@ def measure_engine_case(
     ready = time.perf_counter()
     engine = Engine(model, settings, max_context=case.max_context, tensor_scales=scales)
     set_up = time.perf_counter()
-    warm_up(engine, workload, measure.warmup_requests)
-    engine.reset()
-    gc.collect()
-    warm = time.perf_counter()
-    decoding = decoding_of(case)
-    on_step = share_of(workload, decoding.width, on_share)
     try:
-        served = serve(
-            engine, workload, sampling=decoding.sampling, n=decoding.n, beams=decoding.beams, on_step=on_step
-        )
-        engine.settle()
-        engine.check_invariants()
+        warm_up(engine, workload, measure.warmup_requests)
+        warm = time.perf_counter()
+        taken = _taken(engine, workload, case, measure, on_share, observer or Observer())
+        attempt = taken.value
     finally:
         engine.close()
-    found = measured(served, settings, slo, model.geometry, engine.sizes.max_context, engine.reblocks)
+    served, prepared = attempt.served, attempt.prepared
+    found = measured(served, settings, slo, model.geometry, engine.sizes.max_context, attempt.reblocks)
     found.row |= {
         "attention_backend": engine.attention.name,
         "setup_s": set_up - start,
@@ -72,14 +73,50 @@ def measure_engine_case(
         "calibration_tokens": None if scales is None else scales.tokens,
         "kv_scale_digest": None if scales is None else scales.digest,
         "warmup_s": warm - set_up,
+        **prepared.columns(),
+        **taken.columns(sum(r.output_tokens for r in served.requests)),
     }
+    found.extra |= taken.extra
+    found.warnings += [warning.as_dict() for warning in (*prepared.warnings(), *taken.warnings)]
     found.tensor_scales = scales
     if engine.disk_error is not None:
         found.warnings.append(RowWarning("disk_tier_off", {"reason": engine.disk_error}).as_dict())
-    if settings.reblock_to != "none" and not engine.reblocks:
+    if settings.reblock_to != "none" and not attempt.reblocks:
         found.status, found.error = "invalid", "the pool was never re-blocked: no room, or too few requests finished"
-    check_cold(found, served, case)
+    check_hits(found, served, case)
     return found
+
+
+@dataclass(slots=True)
+class _Attempt:
+    """The workload served once, and what it began with."""
+
+    served: Served
+    prepared: Prepared
+    reblocks: list[ReblockRecord]
+
+
+def _taken(
+    engine: Engine, workload: Workload, case: CaseJob, measure: MeasureSettings, on_share: OnShare, observer: Observer
+) -> Taken[_Attempt]:
+    """The workload served from its declared state, again when the machine disturbed it and the budget allows that."""
+    decoding = decoding_of(case)
+
+    def prepare() -> Prepared:
+        found = bring_about(engine, workload, case, measure, decoding)
+        gc.collect()
+        return found
+
+    def take(prepared: Prepared) -> _Attempt:
+        on_step = share_of(workload, decoding.width, on_share)
+        served = serve(
+            engine, workload, sampling=decoding.sampling, n=decoding.n, beams=decoding.beams, on_step=on_step
+        )
+        engine.settle()
+        engine.check_invariants()
+        return _Attempt(served, prepared, list(engine.reblocks))
+
+    return observer.take(take, prepare)
 
 
 def _calibrated(model: Model, settings: EngineSettings, workload: Workload) -> TensorScales | None:

@@ -11,6 +11,8 @@ REASONS = {
     0x20: "sw_thermal_slowdown", 0x40: "hw_thermal_slowdown", 0x80: "hw_power_brake", 0x100: "display_clocks",
 }  # fmt: skip
 """NVML's clock event reasons by bit."""
+HARMLESS = frozenset({"idle", "application_clocks", "display_clocks", "sync_boost"})
+"""Those that hold nothing back which was not asked for"""
 
 COMPUTE_MODES = {0: "default", 1: "exclusive_thread", 2: "prohibited", 3: "exclusive_process"}
 ON_OFF = {0: "off", 1: "on"}
@@ -78,6 +80,11 @@ def gpu_readings(nvml: Nvml, handle: Any) -> dict[str, Any]:
         "pcie_generation": _whole(nvml.read("nvmlDeviceGetCurrPcieLinkGeneration", handle)),
         "pcie_width": _whole(nvml.read("nvmlDeviceGetCurrPcieLinkWidth", handle)),
     }
+
+
+def energy_j(nvml: Nvml, handle: Any) -> float | None:
+    """The energy counter, joules since the driver was loaded; None where the card has none."""
+    return _scaled(nvml.read("nvmlDeviceGetTotalEnergyConsumption", handle), 1e-3)
 
 
 def clocks_locked(nvml: Nvml, handle: Any) -> bool | None:

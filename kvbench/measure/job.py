@@ -6,9 +6,12 @@ import json
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from kvbench.spec.suite import CacheState
+
 FINISHED = "finished"
 STARTED = "started"
 PROGRESS = "progress"
+REDONE = "redone"
 READY = "ready"
 POISONED = "poisoned"
 FATAL = "fatal"
@@ -32,7 +35,9 @@ class CaseJob:
     max_context: int | None = None
     workload_digest: str | None = None
     explainable_hit_tokens: int = 0
-    """Prefix-cache hits that a cold start can explain; more make the sample invalid (M20)."""
+    """Prefix-cache hits that workload and cache state can explain; more make the sample invalid (M20)."""
+    cache_state: CacheState = "cold"
+    """Of the prefix cache when the measured window begins."""
     timeout_s: float = 600.0
 
 

@@ -25,6 +25,7 @@ from kvbench.measure.kernel_geometry import buffer_sets, one_layer
 from kvbench.measure.kernel_timing import time_calls, warm_up
 from kvbench.measure.measured import Measured
 from kvbench.measure.precision import StoppingRule
+from kvbench.measure.redo import Observer
 from kvbench.measure.timers import poisoned_memory, rotating, timer_for
 from kvbench.spec.suite import KernelSettings, MeasureSettings
 
@@ -45,19 +46,21 @@ class KernelSetup:
 
 
 def measure_kernel_case(
-    kernel: KernelSettings, device: str, measure: MeasureSettings, clock_is_steady: Callable[[], bool] = lambda: True
+    kernel: KernelSettings, device: str, measure: MeasureSettings, observer: Observer | None = None
 ) -> Measured:
     """Metrics of the case and its warnings; `invalid` when the output is wrong."""
     start = time.perf_counter()
+    observer = observer or Observer()
     setup = build(kernel, device, measure.seed)
     calls = _calls(kernel, device, setup)
     backend, call = calls[0].backend, rotating(calls)
     error = _checked(calls, setup)
     timer = timer_for(device, kernel.buffers)
     set_up = time.perf_counter()
-    warm = warm_up(timer, call, clock_is_steady)
+    warm = warm_up(timer, call, observer.watch.clock_is_steady)
     rule = StoppingRule(measure.kernel_precision, measure.kernel_min_time_s, measure.kernel_max_time_s)
-    timed = time_calls(timer, call, rule)
+    taken = observer.take(lambda _: time_calls(timer, call, rule), lambda: None)
+    timed = taken.value
     metrics, warnings = timed.metrics(rule)
     bytes_read = _bytes_read(kernel, setup)
     row = {
@@ -71,8 +74,10 @@ def measure_kernel_case(
         "bytes_read_per_call": bytes_read,
         "bytes_per_s": bytes_read / metrics["decode_s"],
         **error,
+        **taken.columns(),
     }
-    found = Measured(row, warnings=[w.as_dict() for w in (*warm.warnings(), *warnings)], extra={"warmup": warm.curve()})
+    told = [warning.as_dict() for warning in (*warm.warnings(), *warnings, *taken.warnings)]
+    found = Measured(row, warnings=told, extra={"warmup": warm.curve(), **taken.extra})
     if not all(np.isfinite(value) for value in error.values()):
         found.status, found.error = "invalid", "the kernel left part of its output unwritten, or wrote NaN"
     return found

@@ -157,15 +157,3 @@ def share_of(workload: Workload, width: int, on_share: OnShare) -> Callable[[Ste
             on_share(min(1.0, done / total))
 
     return on_step
-
-
-def check_cold(found: Measured, served: Served, case: CaseJob) -> None:
-    """A sample without numbers, or a cold one with hits that its workload cannot explain, is not `ok` (M10, M20)."""
-    hits = sum(step.prefix_cache_hits for step in served.steps)
-    if not any(r.output_tokens for r in served.requests):
-        found.status, found.error = "invalid", "no request produced a token"
-    elif hits > case.explainable_hit_tokens:
-        found.status = "invalid"
-        found.error = (
-            f"{hits} prefix-cache hit tokens from a cold start; the workload explains {case.explainable_hit_tokens}"
-        )

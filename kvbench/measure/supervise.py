@@ -19,7 +19,7 @@ from tempfile import TemporaryFile
 from typing import IO, Literal
 
 from kvbench.errors import CannotRunError
-from kvbench.measure.job import FATAL, FINISHED, POISONED, STARTED, UNWRITABLE, CaseJob, Event, WorkerJob
+from kvbench.measure.job import FATAL, FINISHED, POISONED, REDONE, STARTED, UNWRITABLE, CaseJob, Event, WorkerJob
 
 START_TIMEOUT_S = 180.0
 _TAIL_BYTES = 4000
@@ -84,11 +84,12 @@ class _Watch:
         return next((case for case in self.cases if case.case_id not in self.done), self.cases[-1])
 
     def note(self, event: Event) -> None:
-        """A finished case may be followed by set-up of the next, so only a started one has its own limit."""
+        """A finished case may be followed by set-up of the next, so only a started one has its own limit;
+        one that is taken again has it once more."""
         if event.kind == FINISHED:
             self.done.add(event.case_id)
-        if event.kind in (FINISHED, STARTED):
-            self.allow(self.current.timeout_s + (0.0 if event.kind == STARTED else START_TIMEOUT_S))
+        if event.kind in (FINISHED, STARTED, REDONE):
+            self.allow(self.current.timeout_s + (START_TIMEOUT_S if event.kind == FINISHED else 0.0))
 
     def allow(self, seconds: float) -> None:
         self.limit_s = seconds

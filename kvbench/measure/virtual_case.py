@@ -19,10 +19,11 @@ from kvbench.geometry.huggingface import geometry_from_folder
 from kvbench.geometry.memory import kv_bytes_per_token
 from kvbench.geometry.model import ModelGeometry
 from kvbench.geometry.resolve import resolve_model
+from kvbench.measure.cache_state import bring_about, check_hits
 from kvbench.measure.environment import readings
 from kvbench.measure.job import CaseJob
 from kvbench.measure.kernel_geometry import one_layer
-from kvbench.measure.measured import Measured, OnShare, check_cold, decoding_of, measured, planned_workload, share_of
+from kvbench.measure.measured import Measured, OnShare, decoding_of, measured, planned_workload, share_of
 from kvbench.spec.engine import EngineSettings
 from kvbench.spec.suite import KernelSettings, MeasureSettings, SloSettings
 from kvbench.store.parts import now, write_part
@@ -71,11 +72,13 @@ class VirtualBench:
     def _measured(self, case: CaseJob, on_share: OnShare) -> Measured:
         if case.kind == "kernel":
             return modelled_kernel(KernelSettings.model_validate(case.kernel), self.rates)
-        return served_case(case, self.rates, self.slo, on_share, timeout_s=case.timeout_s)
+        return served_case(case, self.rates, self.measure_settings, self.slo, on_share, timeout_s=case.timeout_s)
 
 
-def served_case(case: CaseJob, rates: Rates, slo: SloSettings, on_share: OnShare, *, timeout_s: float) -> Measured:
-    """Serve the case's workload once from a cold cache. There is nothing to warm up.
+def served_case(
+    case: CaseJob, rates: Rates, measure: MeasureSettings, slo: SloSettings, on_share: OnShare, *, timeout_s: float
+) -> Measured:
+    """Serve the case's workload once, its cache in the declared state. There is nothing to warm up.
 
     Raises `InternalError` when the engine's books do not add up afterwards."""
     settings = EngineSettings.model_validate(case.engine)
@@ -84,11 +87,13 @@ def served_case(case: CaseJob, rates: Rates, slo: SloSettings, on_share: OnShare
     engine = virtual_engine(geometry, settings, rates, case.max_context)
     asked = decoding_of(case)
     on_step = _until(timeout_s, share_of(workload, asked.width, on_share))
+    prepared = bring_about(engine, workload, case, measure, asked)
     served: Served = serve(engine, workload, sampling=asked.sampling, n=asked.n, beams=asked.beams, on_step=on_step)
     engine.check_invariants()
     found = measured(served, settings, slo, geometry, engine.sizes.max_context)
-    found.row["attention_backend"] = BACKEND
-    check_cold(found, served, case)
+    found.row |= {"attention_backend": BACKEND, **prepared.columns()}
+    found.warnings += [warning.as_dict() for warning in prepared.warnings()]
+    check_hits(found, served, case)
     return found
 
 

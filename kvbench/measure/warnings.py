@@ -59,6 +59,27 @@ TEXTS: dict[str, Callable[[Numbers], str]] = {
     ),
     "not_a_number": lambda n: f"not a finite number: {', '.join(n)}",
     "not_stationary": lambda n: f"still drifting after {n['warmup_s']:.3g} s of warm-up",
+    "throttled": lambda n: f"GPU clocks were held back in {n['share']:.0%} of the readings ({', '.join(n['reasons'])})",
+    "foreign_process": lambda n: (
+        f"{n['gpu_processes']} other processes used the GPU"
+        if "gpu_processes" in n
+        else f"others took {n['cpu_share']:.0%} of the CPU time (limit {n['limit']:.0%})"
+    ),
+    "cpu_stolen": lambda n: f"the hypervisor took {n['share']:.0%} of the CPU time (limit {n['limit']:.0%})",
+    "descheduled": lambda n: f"threads were put aside {n['per_s']:.0f} times a second (limit {n['limit']:.0f})",
+    "page_faults": lambda n: f"{n['per_s']:.0f} page faults a second waited for a disk (limit {n['limit']:.0f})",
+    "swapped": lambda n: f"the machine swapped {n['bytes']:,} bytes",
+    "not_redone": lambda n: f"disturbed ({', '.join(n['reasons'])}) and not measured again: the budget is spent",
+    "sensor_lost": lambda n: f"the GPU answered {n['answered']} of {n['readings']} readings",
+    "energy_counter_odd": lambda n: (
+        f"the GPU's energy counter went from {n['before_j']:.1f} to {n['after_j']:.1f} J: not believed"
+    ),
+    "nothing_to_prime": lambda n: (
+        f"declared {n['state']}, but no two conversations share a front: the cache was as cold as ever"
+    ),
+    "state_not_held": lambda n: (
+        f"declared {n['state']}, but none of {n['prepared_tokens']:,} tokens served before the window was still cached"
+    ),
     "imprecise": lambda n: (
         f"the median is known to ±{_share(n['reached'])}, not to ±{n['wanted']:.1%}, after {n['calls']} calls in "
         f"{n['window_s']:.3g} s"

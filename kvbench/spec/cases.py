@@ -11,13 +11,13 @@ from pydantic import ValidationError
 
 from kvbench.spec.engine import EngineSettings
 from kvbench.spec.fields import PARTIAL, Settings
-from kvbench.spec.identity import case_id, deciding_text, moot_keys
+from kvbench.spec.identity import case_id, deciding_text, moot_keys, state_text
 from kvbench.spec.keys import SECTIONS, SECTIONS_OF, Kind, column
 from kvbench.spec.matrix import MAX_CASES, Matrix, Rule, Setting, read_matrix
 from kvbench.spec.overlay import Texts, base_of, overlaid
 from kvbench.spec.problems import Problem, SuiteError
 from kvbench.spec.refusals import Refusals
-from kvbench.spec.suite import KernelSettings, ModelSettings, Suite
+from kvbench.spec.suite import CacheState, KernelSettings, ModelSettings, Suite
 from kvbench.spec.translate import problems_of
 from kvbench.spec.workload import WorkloadSettings
 
@@ -39,6 +39,7 @@ class Case:
     engine: EngineSettings | None
     workload: WorkloadSettings | None
     kernel: KernelSettings | None
+    cache_state: CacheState = "cold"
 
     @property
     def label(self) -> str:
@@ -122,7 +123,7 @@ class _Expander:
 
     def __init__(self, suite: Suite, matrix: Matrix, kind: Kind, expansion: Expansion) -> None:
         self.suite, self.matrix, self.kind, self.expansion = suite, matrix, kind, expansion
-        self.names = SECTIONS_OF[kind]
+        self.names = (*SECTIONS_OF[kind], *(("measure",) if kind == "engine" else ()))
         self.base = {name: base_of(suite, name) for name in self.names}
         self.refusals = Refusals()
         self._partial: dict[tuple[str, ...], Texts] = {}
@@ -180,17 +181,18 @@ class _Expander:
             return
         for name, read in reads.items():
             self._note_moot(name, read)
-        texts = {name: read.text for name, read in reads.items()}
+        texts = {name: read.text for name, read in reads.items() if name != "measure"}
         sections: dict[str, Any] = {name: read.settings for name, read in reads.items()}
         self.expansion.cases.append(
             Case(
-                case_id(self.kind, texts, self.suite.measure.cache_state),
+                case_id(self.kind, texts, state_text(sections.get("measure"), sections.get("engine"))),
                 self.kind,
                 {column(setting.key): setting.cell for setting in point},
                 sections.get("model", self.suite.model),
                 sections.get("engine"),
                 sections.get("workload"),
                 sections.get("kernel"),
+                sections["measure"].cache_state if "measure" in sections else "cold",
             )
         )
 
@@ -226,5 +228,7 @@ def _moot_axes(case: Case) -> str:
     """Why: which of the varied settings decide nothing here."""
     sections = {"model": case.model, "engine": case.engine, "workload": case.workload}
     moot = [item for name, found in sections.items() if found for item in moot_keys(name, found).items()]
+    if case.engine is not None and case.engine.prefix_cache == "none":
+        moot.append(("measure.cache_state", 'engine.prefix_cache is "none"'))
     whys = [f"{column(key)} decides nothing while {why}" for key, why in moot if column(key) in case.axes]
     return f": {', '.join(whys)}" if whys else ""

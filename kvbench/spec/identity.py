@@ -12,7 +12,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from kvbench.spec.engine import EngineSettings
 from kvbench.spec.fields import Settings
+from kvbench.spec.suite import MeasureSettings
 from kvbench.spec.workload import LENGTH_NUMBERS, OPEN_LOOP, Lengths
 
 
@@ -178,11 +180,20 @@ def deciding_text(section: str, settings: Settings) -> str:
     return json.dumps(data, sort_keys=True)
 
 
-def case_id(kind: str, texts: Mapping[str, str], cache_state: str) -> str:
+def state_text(measure: MeasureSettings | None, engine: EngineSettings | None) -> str:
+    """The deciding text of a cache's state at the start, empty for a case without a cache to speak of."""
+    if measure is None or engine is None:
+        return ""
+    state = "cold" if engine.prefix_cache == "none" else measure.cache_state
+    share = {"steady_share": measure.steady_share} if state == "steady" else {}
+    return json.dumps({"cache_state": state, **share})
+
+
+def case_id(kind: str, texts: Mapping[str, str], state: str) -> str:
     """12 hex digits of the sha256 over the kind, the deciding text of every section, and for an engine case the state
-    of its cache at the start, as one JSON object with sorted keys."""
+    of its cache at the start (`state_text`), as one JSON object with sorted keys."""
     parts = {"kind": json.dumps(kind), **texts}
-    if kind == "engine":
-        parts["measure"] = json.dumps({"cache_state": cache_state})
+    if state:
+        parts["measure"] = state
     text = ", ".join(f'"{name}": {parts[name]}' for name in sorted(parts))
     return hashlib.sha256(f"{{{text}}}".encode()).hexdigest()[:12]

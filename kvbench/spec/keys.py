@@ -28,6 +28,9 @@ SECTIONS: dict[str, type[Settings]] = {
 SECTIONS_OF: dict[Kind, tuple[str, ...]] = {"engine": ("model", "engine", "workload"), "kernel": ("kernel",)}
 """Which sections an axis of each kind of case may vary; the others hold for the whole run."""
 
+MEASURE_AXES = frozenset({"measure.cache_state"})
+"""Settings of `[measure]` that an axis of engine cases may vary all the same."""
+
 
 @dataclass(frozen=True, slots=True)
 class Key:
@@ -45,6 +48,8 @@ class Key:
     @property
     def kind(self) -> Kind | None:
         """The kind of case it belongs to; None for what holds for the whole run."""
+        if self.path in MEASURE_AXES:
+            return "engine"
         return next((kind for kind, sections in SECTIONS_OF.items() if self.section in sections), None)
 
 

@@ -14,6 +14,8 @@ from kvbench.spec.engine import EngineSettings, KvDtype, KvPercentile, KvScales
 from kvbench.spec.fields import Count, CountOrAuto, Settings
 from kvbench.spec.workload import WorkloadSettings
 
+CacheState = Literal["cold", "primed", "steady"]
+
 
 class ModelSettings(Settings):
     """Whose KV cache."""
@@ -92,8 +94,16 @@ class MeasureSettings(Settings):
     repetitions: int = Field(default=3, ge=1, le=10_000)
     """Samples per case, each in a fresh process. Under the virtual clock all are equal, so one is taken unless the
     command line asks for more (`-r`)."""
-    cache_state: Literal["cold"] = "cold"
-    """State of the prefix cache when a sample starts."""
+    cache_state: CacheState = "cold"
+    """State of the prefix cache when a sample starts. `cold`: empty. `primed`: it has seen the fronts that several
+    conversations of the workload share. `steady`: the workload, or its leading share, was served before. May be an
+    axis; it decides nothing where `engine.prefix_cache` is `none`."""
+    steady_share: float = Field(default=1.0, gt=0, le=1)
+    """`cache_state = "steady"`: share of the workload's requests, from the first on, that is served before the measured
+    window."""
+    redo_share: float = Field(default=0.2, ge=0, le=1)
+    """`wall`: share of a repetition's cases, rounded up, that may be measured a second time because the machine was
+    disturbed (throttled, shared, swapping …). Beyond it such a sample stays, with the warning `not_redone`."""
     timeout_s: float = Field(default=600.0, gt=0)
     """A case that takes longer, by the real clock, is stopped and recorded as `timeout`."""
     warmup_requests: int = Field(default=4, ge=0, le=10_000)

@@ -177,6 +177,32 @@ REBLOCKING = (
     _count("reblock_step", "steps", "First step with the new block size."),
 )
 
+STATE = (
+    _count("prepared_tokens", "tokens", "Prompt tokens served before the window for the cache's declared state."),
+    _count("cached_tokens_at_start", "tokens", "Cached tokens that a look-up could hit when the window began."),
+)
+
+SURROUNDINGS = (
+    _ratio(
+        "foreign_cpu_share", "", "CPU time that others took during the window, of what our CPUs had to give.", "lower"
+    ),
+    _ratio("steal_share", "", "CPU time that the hypervisor gave to others, likewise.", "lower"),
+    _count("involuntary_switches", "", "Times that a thread of ours was put aside during the window.", "lower"),
+    _count("major_faults", "", "Page faults of ours that waited for a disk, during the window.", "lower"),
+    _count("swapped_bytes", "B", "Swapped in or out by the whole machine during the window.", "lower"),
+    _ratio("cpu_clock_hz", "Hz", "Clock of our CPUs, mean over the window."),
+    _ratio("sm_clock_mean_hz", "Hz", "SM clock of the GPU, mean over the window."),
+    _ratio("sm_clock_min_hz", "Hz", "The same, lowest."),
+    _ratio("memory_clock_mean_hz", "Hz", "Memory clock of the GPU, mean over the window."),
+    _ratio("power_mean_w", "W", "Power draw of the GPU, mean over the window."),
+    _ratio("temperature_max_c", "°C", "Temperature of the GPU, highest in the window."),
+    _ratio("throttled_share", "", "Share of readings in which something held the GPU's clocks back.", "lower"),
+    _count("gpu_memory_peak_bytes", "B", "Memory in use on the GPU, ours and others', highest in the window."),
+    _ratio("energy_j", "J", "Rise of the GPU's energy counter over the window; missing without a counter.", "lower"),
+    _ratio("energy_per_output_token_j", "J/token", "That energy over the output tokens of the window.", "lower"),
+    _count("attempts", "", "Times that the sample was taken; the least disturbed one counts.", "lower"),
+)
+
 COSTS = (
     _seconds("setup_s", "Building the engine, before warm-up, calibration included.", ""),
     _seconds("calibration_s", "Finding static KV scales; missing without any.", ""),
@@ -190,7 +216,10 @@ COSTS = (
 
 MEASURED = {column.name: column for column in (*ENGINE_METRICS, *KERNEL_METRICS)}
 """Without one of these a sample is not ok (M10)."""
-METRICS = {**MEASURED, **{column.name: column for column in (*NUMERIC_ERROR, *REBLOCKING, *COSTS)}}
+METRICS = {
+    **MEASURED,
+    **{column.name: column for column in (*NUMERIC_ERROR, *REBLOCKING, *STATE, *SURROUNDINGS, *COSTS)},
+}
 
 
 @cache

@@ -27,6 +27,8 @@ _SECTIONS: dict[str, type[BaseModel]] = {
     "kernel": KernelSettings,
     "slo": SloSettings,
 }
+_MEASURE: dict[str, ColumnType] = {"cache_state": "string", "steady_share": "float64"}
+"""Of how a sample is taken, what a reader of its row must see."""
 _UNITS = {"_s": "s", "memory": "B", "_tokens": "tokens", "context": "tokens", "block_size": "tokens"}
 
 
@@ -38,7 +40,8 @@ def setting_columns() -> dict[str, Column]:
         for section, settings in _SECTIONS.items()
         for path, column_type, text in _leaves(settings)
     }
-    leaves["measure.cache_state"] = ("string", MeasureSettings.model_fields["cache_state"].description or "")
+    for name, column_type in _MEASURE.items():
+        leaves[f"measure.{name}"] = (column_type, _one_line(MeasureSettings.model_fields[name].description))
     return {
         key: Column(name, column_type, _unit(name, column_type), text)
         for key, (column_type, text) in leaves.items()
@@ -78,7 +81,11 @@ def _leaves(settings: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, 
         if isinstance(kind, type) and issubclass(kind, BaseModel):
             yield from _leaves(kind, f"{prefix}{name}.")
         else:
-            yield f"{prefix}{name}", _column_type(kind), " ".join((info.description or "").split())
+            yield f"{prefix}{name}", _column_type(kind), _one_line(info.description)
+
+
+def _one_line(text: str | None) -> str:
+    return " ".join((text or "").split())
 
 
 def _plain_type(annotation: Any) -> Any:

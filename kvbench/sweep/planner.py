@@ -17,7 +17,7 @@ from kvbench.spec.cases import Case, expand
 from kvbench.spec.engine import EngineSettings
 from kvbench.spec.fields import Settings
 from kvbench.spec.load import LoadedSuite
-from kvbench.spec.suite import ModelSettings
+from kvbench.spec.suite import CacheState, ModelSettings
 from kvbench.spec.workload import WorkloadSettings
 from kvbench.store.setting_columns import setting_row
 from kvbench.sweep import refusals, resolve
@@ -27,6 +27,7 @@ from kvbench.sweep.labels import labels
 from kvbench.sweep.machine import Machine, find_machine
 from kvbench.sweep.memory import Memory, auto_kv_bytes, does_not_fit, engine_memory, kernel_memory, tiers_do_not_fit
 from kvbench.sweep.plan import PlannedCase, SweepPlan
+from kvbench.workload.beforehand import requests_before
 from kvbench.workload.build import Workload, build_workload
 from kvbench.workload.sharing import explainable_hit_tokens, explainable_tokens_inside_blocks
 
@@ -85,7 +86,7 @@ class _Planner:
     def __init__(self, plan: SweepPlan) -> None:
         self._plan = plan
         self._workloads: dict[tuple[str, int], Workload] = {}
-        self._explained: dict[tuple[str, int, bool], int] = {}
+        self._explained: dict[tuple[str, int, bool, CacheState], int] = {}
         self._checked: set[tuple[str, str]] = set()
 
     def plan(self, case: Case, label: str) -> PlannedCase:
@@ -120,10 +121,11 @@ class _Planner:
         workload = self._workload(case.workload, limit)
         memory = engine_memory(geometry, engine, int(engine.kv_memory), device)
         settings: dict[str, Settings] = {"model": model, "engine": engine, "workload": case.workload}
+        measure = self._plan.suite.measure.model_copy(update={"cache_state": case.cache_state})
         sections = {name: section.model_dump(mode="json") for name, section in settings.items()}
         columns = {
             **self._columns(case, geometry),
-            **setting_row({**settings, "measure": self._plan.suite.measure, "slo": self._plan.suite.slo}),
+            **setting_row({**settings, "measure": measure, "slo": self._plan.suite.slo}),
             **case.axes,
             "workload_digest": workload.digest,
             "sharing": workload.sharing_label(engine.block_size),
@@ -134,7 +136,8 @@ class _Planner:
             self._job(case, columns, geometry, sections, workload=workload),
             max_context=limit,
             workload_digest=workload.digest,
-            explainable_hit_tokens=self._explain(workload, engine, geometry),
+            explainable_hit_tokens=self._explain(workload, engine, geometry, case.cache_state),
+            cache_state=case.cache_state,
         )
         refusal, notes = self._verdict(memory, workload, engine, geometry)
         refusal = refusal or cannot_branch(workload, case.workload.sampling, engine, geometry, limit)
@@ -245,15 +248,16 @@ class _Planner:
             self._plan.workloads[self._workloads[key].digest] = self._workloads[key]
         return self._workloads[key]
 
-    def _explain(self, workload: Workload, engine: EngineSettings, geometry: ModelGeometry) -> int:
+    def _explain(self, workload: Workload, engine: EngineSettings, geometry: ModelGeometry, state: CacheState) -> int:
         if engine.prefix_cache == "none":
             return 0
         to = engine.reblock_to
         block_size = engine.block_size if to == "none" else min(to, engine.block_size)
-        key = (workload.digest, block_size, engine.partial_block_reuse)
+        key = (workload.digest, block_size, engine.partial_block_reuse, state)
         if key not in self._explained:
             explain = explainable_tokens_inside_blocks if engine.partial_block_reuse else explainable_hit_tokens
-            self._explained[key] = explain(workload, block_size, geometry.vocab_size)
+            before = requests_before(workload, state, self._plan.suite.measure.steady_share)
+            self._explained[key] = explain(workload, block_size, geometry.vocab_size, before)
         return self._explained[key]
 
 

@@ -12,7 +12,7 @@ from types import FrameType
 from kvbench.console import say
 from kvbench.errors import ExitCode, InternalError, KvbenchError
 from kvbench.measure.environment import capture
-from kvbench.measure.job import FINISHED, PROGRESS, STARTED, CaseJob, Event, WorkerJob, sample_row
+from kvbench.measure.job import FINISHED, PROGRESS, REDONE, STARTED, CaseJob, Event, WorkerJob, sample_row
 from kvbench.measure.supervise import Lost, OnEvent, OnLost, run_worker
 from kvbench.measure.virtual_case import VirtualBench
 from kvbench.spec.load import LoadedSuite, load_suite
@@ -159,6 +159,8 @@ class _Sweep:
                 progress.started(self._label(event.case_id, event.data["sample"]))
             elif event.kind == PROGRESS:
                 progress.within(event.data["share"])
+            elif event.kind == REDONE:
+                say(f"{self._label(event.case_id, event.data['sample'])}: {event.data['reason']}", style="yellow")
             elif event.kind == FINISHED:
                 status = event.data["status"]
                 if status == "oom":

@@ -25,33 +25,40 @@ _MOST_TOKENS = 2_000_000
 """Of a workload that is looked at token by token."""
 
 
-def explainable_hit_tokens(workload: Workload, block_size: int, vocab_size: int | None = None) -> int:
-    """Most prefix-cache hit tokens, over all first admissions, that the workload itself can cause.
+def explainable_hit_tokens(
+    workload: Workload, block_size: int, vocab_size: int | None = None, before: Sequence[Request] = ()
+) -> int:
+    """Most prefix-cache hit tokens, over all first admissions, that the workload itself, and what was served `before`
+    it, can cause.
 
     Whole blocks only. The order in which requests are served does not change the sum, as long as a request comes
     after the one it follows. With a small `vocab_size`, different streams may hold equal tokens by chance; where that
     is likely enough to matter, tokens are compared instead of streams.
     """
-    shared = shared_prefix_tokens(workload.requests)
+    shared = shared_prefix_tokens((*before, *workload.requests))
     if vocab_size is not None and _chance_of_equal_blocks(shared, block_size, vocab_size) > _CHANCE:
-        return _hit_tokens_by_value(workload, block_size, vocab_size)
+        return _hit_tokens_by_value(workload, block_size, vocab_size, before)
+    shared = shared[len(before) :]
     return int((shared // block_size * block_size).sum())
 
 
-def explainable_tokens_inside_blocks(workload: Workload, block_size: int, vocab_size: int) -> int:
+def explainable_tokens_inside_blocks(
+    workload: Workload, block_size: int, vocab_size: int, before: Sequence[Request] = ()
+) -> int:
     """The same where the fronts of blocks are reused too: token by token, so that tokens which are equal by chance are
     explained. For a long workload, or one whose outputs are the model's own, the bound is the whole blocks and all but
     one token of a block for each request."""
-    tokens = sum(request.input_tokens + request.output_tokens for request in workload.requests)
-    if tokens <= _MOST_TOKENS and all(request.output is not None for request in workload.requests):
-        return _hit_tokens_by_value(workload, 1, vocab_size)
-    whole = explainable_hit_tokens(workload, block_size, vocab_size)
+    everything = (*before, *workload.requests)
+    tokens = sum(request.input_tokens + request.output_tokens for request in everything)
+    if tokens <= _MOST_TOKENS and all(request.output is not None for request in everything):
+        return _hit_tokens_by_value(workload, 1, vocab_size, before)
+    whole = explainable_hit_tokens(workload, block_size, vocab_size, before)
     return whole + (block_size - 1) * len(workload.requests)
 
 
 def shared_prefix_tokens(requests: Sequence[Request]) -> NDArray[np.int64]:
     """`[n]` length of the longest front of each prompt that an earlier prompt, with its forced output, begins with."""
-    tree = _PrefixTree()
+    tree = PrefixTree()
     shared = np.zeros(len(requests), dtype=np.int64)
     for number, request in enumerate(requests):
         shared[number] = tree.match(request.salt, runs(request.prompt))
@@ -71,7 +78,7 @@ def runs(segments: Iterable[Segment]) -> list[Segment]:
     return joined
 
 
-class _PrefixTree:
+class PrefixTree:
     """A tree over runs. Nodes are numbers; an edge is a run that some sequence has in full, and `_longest` knows the
     longest run that begins at a node with given stream and position."""
 
@@ -110,16 +117,16 @@ def _chance_of_equal_blocks(shared: NDArray[np.int64], block_size: int, vocab_si
     return float((np.arange(len(shared)) * float(vocab_size) ** -missing.astype(np.float64)).sum())
 
 
-def _hit_tokens_by_value(workload: Workload, block_size: int, vocab_size: int) -> int:
+def _hit_tokens_by_value(workload: Workload, block_size: int, vocab_size: int, before: Sequence[Request] = ()) -> int:
     known: dict[tuple[object, bytes], int] = {}
     hits = 0
-    for request in workload.requests:
+    for number, request in enumerate((*before, *workload.requests)):
         tokens = token_ids((*request.prompt, *(request.output or ())), workload.seed, vocab_size)
         is_match = True
         parent: object = ("salt", request.salt)
         for end in range(block_size, len(tokens) + 1, block_size):
             block = (parent, tokens[end - block_size : end].tobytes())
             is_match = is_match and block in known and end <= request.input_tokens
-            hits += block_size if is_match else 0
+            hits += block_size if is_match and number >= len(before) else 0
             parent = known.setdefault(block, len(known))
     return hits

@@ -14,7 +14,8 @@ class NvmlError(Exception):
 
 
 class FakeNvml:
-    """Stands in for `pynvml`. `failing` names functions that raise; after `vanish_after` calls every one does."""
+    """Stands in for `pynvml`. `failing` names functions that raise; after `vanish_after` calls every one does.
+    A value that can be called is asked anew for every reading."""
 
     NVML_CLOCK_SM = 1
     NVML_CLOCK_MEM = 2
@@ -74,7 +75,8 @@ class FakeNvml:
         self.opened += {"nvmlInit": 1, "nvmlShutdown": -1}.get(name, 0)
         if name in self._failing or self.calls > self._vanish_after:
             raise NvmlError(name)
-        return self._values[name]
+        value = self._values[name]
+        return value() if callable(value) else value
 
 
 def fake_host(root: Path, *, logical: int = 2, threads_per_core: int = 1, files: dict[str, str] | None = None) -> Host:

@@ -213,6 +213,7 @@ DECIDING: list[tuple[str, Any, dict[str, Any]]] = [
     ),
     ("kernel.batch", 3, {}),
     ("kernel.buffers", "l2-flushed", {}),
+    ("measure.cache_state", "primed", {"engine.prefix_cache": "hash"}),
     ("kernel.context", 3, {}),
     ("kernel.query_heads", 4, {}),
     ("kernel.kv_heads", 1, {}),
