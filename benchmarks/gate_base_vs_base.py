@@ -2,9 +2,9 @@
 
     python benchmarks/gate_base_vs_base.py OUT.csv [--sessions 3] [--blocks 20]
 
-A block is one fresh process per side, the side that runs first drawn anew for every block; the cases of a process come in
-an order that is the same for both sides. A value is the median of `CALLS` timed calls after `WARM` dropped ones. Both
-sides are this very code, so every difference that a rule sees is a false one.
+A block is one fresh process per side, the side that runs first drawn anew for every block; the cases of a process come
+in an order that is the same for both sides. A value is the median of `CALLS` timed calls after `WARM` dropped ones.
+Both sides are this very code, so every difference that a rule sees is a false one.
 """
 
 from __future__ import annotations

@@ -34,6 +34,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "manifest": ("kvbench.cli.manifest:manifest", "Show or compare what a run controlled."),
     "verify": ("kvbench.cli.verify:verify", "Random load and injected faults against the invariants."),
     "tune": ("kvbench.cli.tune:tune", "Search strategies for kernel configurations, on recorded spaces."),
+    "gate": ("kvbench.cli.gate:gate", "Judge a candidate against a baseline, and the rule on recorded nights."),
     "doctor": ("kvbench.cli.doctor:doctor", "What would make numbers bad on this machine."),
 }
 

@@ -8,7 +8,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from kvbench.analysis.gate.statistics import Bools, Paired, detectable, holm
+from kvbench.analysis.gate.statistics import Bools, Paired, detectable, holm, quantile
 from kvbench.analysis.gate.types import Floats, Rule, Verdict
 
 Stage = Literal["single", "screen", "confirm"]
@@ -61,8 +61,15 @@ def decide(test: Paired, evidence: Evidence, stage: Stage, rule: Rule, noise_flo
     believed = ~evidence.no_pass & (evidence.doubt < np.log1p(rule.pass_margin))
     code[(code == INCONCLUSIVE) & believed & _within(test, bound, evidence.floor, stage, rule)] = PASS
     code[test.df < rule.least_blocks - 1] = INCONCLUSIVE
+    return Decided(code, worse, better, bound, _detectable(test, margin, evidence, rule))
+
+
+def _detectable(test: Paired, margin: Floats, evidence: Evidence, rule: Rule) -> Floats:
+    """At Holm's strictest share, and beyond what modes or the order could make."""
     share = rule.alpha_cases / max(test.theta.shape[-1], 1)
-    return Decided(code, worse, better, bound, detectable(test.se, test.df, share, margin, rule.power))
+    plain = detectable(test.se, test.df, share, margin, rule.power)
+    beyond = evidence.doubt + (quantile(0.95, test.df) + quantile(rule.power, test.df)) * test.se
+    return np.where(evidence.doubt > 0.0, np.maximum(plain, beyond), plain)
 
 
 def _beyond(effect: Floats, lower: Floats, margin: Floats, evidence: Evidence) -> Bools:

@@ -91,18 +91,22 @@ def _stage(cases: Sequence[CaseBlocks], stage: Stage, rule: Rule, floor: float) 
     """One verdict for each case, in their order. `floor` is a relative slowdown."""
     examined = with_order_effects([examine(case, rule, floor) for case in cases])
     sound = [one for one in examined if not one.invalid]
-    test = _tests(sound)
-    evidence = Evidence(
-        doubt=np.array([one.doubt for one in sound]),
-        floor=np.array([one.floor for one in sound]),
-        no_pass=np.array([one.noisy or one.drifting for one in sound], dtype=bool),
-    )
-    decided = decide(test, evidence, stage, rule, float(np.log1p(floor)))
+    test = tests_of(sound)
+    decided = decide(test, evidence_of(sound), stage, rule, float(np.log1p(floor)))
     verdicts = iter([_verdict(one, at, test, decided, rule, _blank(one, stage, floor)) for at, one in enumerate(sound)])
     return [_blank(one, stage, floor) if one.invalid else next(verdicts) for one in examined]
 
 
-def _tests(sound: Sequence[Examined]) -> Paired:
+def evidence_of(sound: Sequence[Examined]) -> Evidence:
+    """What stands beside the t tests of these cases."""
+    return Evidence(
+        doubt=np.array([one.doubt for one in sound]),
+        floor=np.array([one.floor for one in sound]),
+        no_pass=np.array([one.noisy or one.drifting for one in sound], dtype=bool),
+    )
+
+
+def tests_of(sound: Sequence[Examined]) -> Paired:
     """The t tests of cases that may differ in their number of blocks; one block alone has no test."""
     found = [paired(one.differences) if one.differences.size > 1 else None for one in sound]
     return from_moments(

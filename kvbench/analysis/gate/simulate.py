@@ -1,7 +1,7 @@
 """Suites with known truth under the very rule that judges real ones: false alarms, power, false passes, coverage.
 
-A process's value is exp(level + noise of its side), its noise of standard deviation `sd`. Thousands of suites are judged
-at once, because every step of the rule works on arrays.
+A process's value is exp(level + noise of its side), its noise of standard deviation `sd`. Thousands of suites are
+judged at once, because every step of the rule works on arrays.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kvbench.analysis.gate.decide import FAIL, IMPROVED, INCONCLUSIVE, PASS, Evidence, Stage, decide
 from kvbench.analysis.gate.shape import mode_distance
@@ -17,6 +18,7 @@ from kvbench.analysis.gate.statistics import Bools, Paired, paired
 from kvbench.analysis.gate.types import Floats, Rule
 from kvbench.analysis.gate.uniform import uniform
 
+Codes = NDArray[np.int8]
 Draw = Callable[[np.random.Generator, tuple[int, ...]], Floats]
 """(generator, [2 sides, …, blocks]) → noise of mean 0 and standard deviation 1 for every process"""
 
@@ -102,7 +104,7 @@ def _chunk(
     slowed: int,
     draw: Draw,
     rule: Rule,
-) -> Floats:
+) -> NDArray[np.int64]:
     sides = sd * draw(rng, (2, suites, level.size, blocks))
     differences = sides[1] - sides[0] + level[:, None]
     shape = differences.shape[:-1]
@@ -128,7 +130,7 @@ def _chunk(
 
 def _confirmed(
     rng: np.random.Generator, asked: Bools, level: Floats, sd: float, blocks: int, draw: Draw, rule: Rule
-) -> Floats:
+) -> Codes:
     """Codes [suites, cases] of fresh blocks; what was not asked for has no test and stays INCONCLUSIVE."""
     sides = sd * draw(rng, (2, int(asked.sum()), blocks))
     fresh = paired(sides[1] - sides[0] + np.broadcast_to(level, asked.shape)[asked][:, None])
@@ -141,7 +143,7 @@ def _confirmed(
     return decide(Paired(*whole), evidence, "confirm", rule, 0.0).code
 
 
-def _judged(test: Paired, sides: Floats, stage: Stage, rule: Rule) -> Floats:
+def _judged(test: Paired, sides: Floats, stage: Stage, rule: Rule) -> Codes:
     shape = test.theta.shape
     evidence = Evidence(_modes(sides, rule), np.zeros(shape), np.zeros(shape, bool))
     return decide(test, evidence, stage, rule, 0.0).code
@@ -165,7 +167,7 @@ def _normal(rng: np.random.Generator, shape: tuple[int, ...]) -> Floats:
 
 def _heavy(rng: np.random.Generator, shape: tuple[int, ...]) -> Floats:
     """Student's t with 3 degrees of freedom: outliers on both sides."""
-    return rng.standard_t(3, shape) / np.sqrt(3.0)
+    return np.asarray(rng.standard_t(3, shape) / np.sqrt(3.0))
 
 
 def _spikes(rng: np.random.Generator, shape: tuple[int, ...]) -> Floats:
@@ -176,7 +178,8 @@ def _spikes(rng: np.random.Generator, shape: tuple[int, ...]) -> Floats:
 def _modal(rng: np.random.Generator, shape: tuple[int, ...]) -> Floats:
     """Each process is in one of two modes, three times as far apart as the noise within them is wide."""
     within, apart = np.sqrt(4.0 / 13.0), 3.0 * np.sqrt(4.0 / 13.0)
-    return within * rng.standard_normal(shape) + apart * (rng.random(shape) < 0.5) - apart / 2.0
+    slow = (rng.random(shape) < 0.5) - 0.5
+    return np.asarray(within * rng.standard_normal(shape) + apart * slow)
 
 
 def _drift(rng: np.random.Generator, shape: tuple[int, ...]) -> Floats:
@@ -186,7 +189,7 @@ def _drift(rng: np.random.Generator, shape: tuple[int, ...]) -> Floats:
     state[..., 0] = rng.standard_normal(state.shape[:-1])
     for block in range(1, shape[-1]):
         state[..., block] = 0.8 * state[..., block - 1] + 0.6 * rng.standard_normal(state.shape[:-1])
-    return np.sqrt(0.5) * (rng.standard_normal(shape) + state)
+    return np.asarray(np.sqrt(0.5) * (rng.standard_normal(shape) + state))
 
 
 def _memory(rng: np.random.Generator, shape: tuple[int, ...]) -> Floats:

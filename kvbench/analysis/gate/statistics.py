@@ -27,13 +27,13 @@ class Paired:
     """One-sided: the chance of such a mean, or a larger one, without any change"""
     p_better: Floats
 
-    def upper(self, chance: float | Floats) -> Floats:
+    def upper(self, chance: float) -> Floats:
         """The bound that the true value exceeds with this `chance`."""
-        return self.theta + quantile(1.0 - np.asarray(chance), self.df) * self.se
+        return self.theta + quantile(1.0 - chance, self.df) * self.se
 
-    def lower(self, chance: float | Floats) -> Floats:
+    def lower(self, chance: float) -> Floats:
         """The bound that the true value falls short of with this `chance`."""
-        return self.theta - quantile(1.0 - np.asarray(chance), self.df) * self.se
+        return self.theta - quantile(1.0 - chance, self.df) * self.se
 
 
 def log_ratios(case: CaseBlocks) -> Floats:
@@ -60,11 +60,12 @@ def from_moments(theta: Floats, se: Floats, df: Floats) -> Paired:
     return Paired(theta, se, df, stdtr(df, -t), stdtr(df, t))
 
 
-def quantile(chance: float | Floats, df: Floats) -> Floats:
-    """The value below which Student's t with `df` degrees of freedom is with this chance."""
+def quantile(chance: float, df: Floats) -> Floats:
+    """The value below which Student's t with `df` degrees of freedom is with this chance; few values of `df` differ."""
     from scipy.special import stdtrit
 
-    return np.asarray(stdtrit(df, chance), dtype=np.float64)
+    known, places = np.unique(df, return_inverse=True)
+    return np.asarray(stdtrit(known, chance)[places], dtype=np.float64).reshape(np.shape(df))
 
 
 def holm(p: Floats) -> Floats:
@@ -80,7 +81,7 @@ def holm(p: Floats) -> Floats:
     return adjusted
 
 
-def detectable(se: Floats, df: Floats, alpha: float | Floats, margin: float | Floats, power: float) -> Floats:
+def detectable(se: Floats, df: Floats, alpha: float, margin: Floats, power: float) -> Floats:
     """The true log ratio that is found with probability `power` by p ≤ alpha and mean ≥ margin (a logarithm).
 
     Quantiles of the noncentral t by the normal approximation of Johnson and Welch (1940).
@@ -88,7 +89,7 @@ def detectable(se: Floats, df: Floats, alpha: float | Floats, margin: float | Fl
     from scipy.special import ndtri
 
     z = ndtri(power)
-    critical = quantile(1.0 - np.asarray(alpha), df)
+    critical = quantile(1.0 - alpha, df)
     by_p = critical + z * np.sqrt(1.0 + critical**2 / (2.0 * df))
     found: Floats = np.maximum(by_p * se, margin + quantile(power, df) * se)
     return found
