@@ -45,6 +45,7 @@ from kvbench_kernels.triton_runtime import (
     compile_of,
     decoded,
     dot,
+    narrowed,
     next_power_of_two,
     scores_base2,
     window_of,
@@ -54,7 +55,9 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 _VARYING = ("pieces", "width", "window", "k_scale_base", "v_scale_base")
-_LEAST_DOT = 16
+LEAST_DOT = 16
+"""Rows, columns and depth of the least matrix product."""
+_LOG2E = tl.constexpr(1.4426950408889634)
 
 
 @triton.jit
@@ -112,6 +115,8 @@ def paged_prefill(
     scale,
     cap,
     v_scale,
+    q_stride,
+    q_head_stride,
     block_units,
     v_base,
     v_stride,
@@ -150,9 +155,10 @@ def paged_prefill(
     tokens_of_q = pairs // GROUP
     is_row = (tokens_of_q < count)[:, None]
     positions = length - count + tokens_of_q
-    row_of_q = (begin + tokens_of_q).to(tl.int64) * (KV_HEADS * GROUP) + head * GROUP + pairs % GROUP
+    query_heads = head * GROUP + pairs % GROUP
+    token64 = (begin + tokens_of_q).to(tl.int64)
     of_k, of_v = tl.arange(0, K_BLOCK), tl.arange(0, V_BLOCK)
-    q_at = q + row_of_q[:, None] * K_DIM + of_k[None, :]
+    q_at = q + (token64 * q_stride + query_heads * q_head_stride)[:, None] + of_k[None, :]
     queries = tile_of(q_at, is_row, (of_k < K_DIM)[None, :], True, K_DIM < K_BLOCK)
     if IN_FLOAT32:
         queries = queries.to(tl.float32)
@@ -171,7 +177,7 @@ def paged_prefill(
         high = tl.full([ROWS], float("-inf"), tl.float32)
         mass = tl.zeros([ROWS], tl.float32)
     else:
-        high = tl.load(sinks + head * GROUP + pairs % GROUP) * 1.4426950408889634
+        high = tl.load(sinks + query_heads) * _LOG2E
         mass = tl.full([ROWS], 1.0, tl.float32)
     acc = tl.zeros([ROWS, V_BLOCK], tl.float32)
     table = tables + piece.to(tl.int64) * width
@@ -217,11 +223,11 @@ def paged_prefill(
 
             v_at = (at + v_base + row * v_stride)[:, None] + of_v[None, :]
             v = tile_of(v_at, is_read[:, None], (of_v < V_DIM)[None, :], phase != 1, V_DIM < V_BLOCK)
-            acc = dot(weights.to(queries.dtype), decoded(v, queries.dtype), acc * shrink[:, None])
+            acc = dot(narrowed(weights, queries.dtype), decoded(v, queries.dtype), acc * shrink[:, None])
 
     result = acc * (v_scale / V_LIFT) / tl.where(mass == 0.0, 1.0, mass)[:, None]
-    out_at = out + row_of_q[:, None] * V_DIM + of_v[None, :]
-    tl.store(out_at, result.to(out.dtype.element_ty), mask=is_row & (of_v < V_DIM)[None, :])
+    out_at = out + (token64 * (KV_HEADS * GROUP) + query_heads)[:, None] * V_DIM + of_v[None, :]
+    tl.store(out_at, narrowed(result, out.dtype.element_ty), mask=is_row & (of_v < V_DIM)[None, :])
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,7 +241,12 @@ class Config:
 
 
 DEFAULT = Config()
-SPACE = {"rows": (16, 32, 64, 128), "tile": (16, 32, 64, 128), "warps": (4, 8), "stages": (1, 2, 3, 4)}
+SPACE: dict[str, tuple[int, ...]] = {
+    "rows": (16, 32, 64, 128),
+    "tile": (16, 32, 64, 128),
+    "warps": (4, 8),
+    "stages": (1, 2, 3, 4),
+}
 _DTYPE_NAMES = {
     "float32": "fp32",
     "float16": "fp16",
@@ -252,32 +263,58 @@ _V_LIFTS = {"fp8_e5m2": 2.0**15, "fp8_e4m3": 2.0**8, "int8": 2.0**6}
 
 def allowed(shape: KernelShape, config: Config) -> str | None:
     """Why this configuration cannot run the shape, None if it can."""
-    if shape.query_heads % shape.kv_heads:
+    if shape.kv_heads < 1 or shape.query_heads < 1 or shape.query_heads % shape.kv_heads:
         return f"{shape.query_heads} query heads cannot share {shape.kv_heads} KV heads"
     if max(shape.k_dim, shape.v_dim) > WIDEST:
         return f"rows of {max(shape.k_dim, shape.v_dim)} elements are wider than {WIDEST}"
-    if config.rows < _LEAST_DOT or config.tile < _LEAST_DOT:
-        return f"a matrix product needs {_LEAST_DOT} rows and keys"
+    return refused(shape, config)
+
+
+def refused(shape: KernelShape, config: Any) -> str | None:
+    """What is wrong with dtypes, tiles and warps, here and on the page of latent rows."""
+    if shape.query_dtype not in ("fp16", "bf16", "fp32") or shape.kv_dtype not in BYTES:
+        return f"no kernel for queries of {shape.query_dtype} and KV of {shape.kv_dtype}"
+    for name in ("rows", "tile"):
+        value = getattr(config, name)
+        if value < LEAST_DOT or value & (value - 1):
+            return f"{name} {value} is not a power of two of {LEAST_DOT} or more"
+    if config.warps not in (1, 2, 4, 8, 16) or config.stages < 1:
+        return f"{config.warps} warps and {config.stages} stages: warps are a power of two to 16, stages 1 or more"
     return None
+
+
+def in_float32(shape: KernelShape) -> bool:
+    """Whether products are taken in float32: 16-bit forms that the queries' dtype cannot hold."""
+    mixed = shape.kv_dtype != shape.query_dtype and BYTES[shape.kv_dtype] > 1
+    return mixed or shape.query_dtype == "fp32"
+
+
+def lift_of(shape: KernelShape) -> float:
+    """What weights are multiplied by before they are rounded, and results divided by."""
+    lifted = shape.has_block_scales and shape.query_dtype == "fp16"
+    return _V_LIFTS.get(shape.kv_dtype, 1.0) if lifted else 1.0
+
+
+def padded(elements: int) -> int:
+    """A tile's width for rows of so many elements."""
+    return max(LEAST_DOT, next_power_of_two(max(1, elements)))
 
 
 def constants(shape: KernelShape, config: Config) -> dict[str, Any]:
     """What a variant is compiled for."""
-    mixed = shape.kv_dtype != shape.query_dtype and BYTES[shape.kv_dtype] > 1
-    lifted = shape.has_block_scales and shape.query_dtype == "fp16"
     return {
         "KV_HEADS": shape.kv_heads,
         "GROUP": shape.query_heads // shape.kv_heads,
         "BLOCK_SIZE": shape.block_size,
         "K_DIM": shape.k_dim,
         "V_DIM": shape.v_dim,
-        "K_BLOCK": max(_LEAST_DOT, next_power_of_two(shape.k_dim)),
-        "V_BLOCK": max(_LEAST_DOT, next_power_of_two(shape.v_dim)),
+        "K_BLOCK": padded(shape.k_dim),
+        "V_BLOCK": padded(shape.v_dim),
         "UNIT": 16 // BYTES[shape.kv_dtype],
-        "V_LIFT": _V_LIFTS.get(shape.kv_dtype, 1.0) if lifted else 1.0,
+        "V_LIFT": lift_of(shape),
         "HAS_WINDOW": shape.has_window,
         "HAS_CAP": shape.has_cap,
-        "IN_FLOAT32": mixed or shape.query_dtype == "fp32",
+        "IN_FLOAT32": in_float32(shape),
         "ROWS": config.rows,
         "TILE": config.tile,
     }
@@ -286,6 +323,37 @@ def constants(shape: KernelShape, config: Config) -> dict[str, Any]:
 def dtype_name(tensor: Tensor) -> str:
     """A tensor's dtype by the store's name."""
     return _DTYPE_NAMES[str(tensor.dtype).removeprefix("torch.")]
+
+
+def shape_of(
+    q: Tensor,
+    data: Tensor,
+    scales: Tensor | None,
+    kv_heads: int,
+    k_dim: int,
+    v_dim: int,
+    block_size: int,
+    has_window: bool,
+    has_cap: bool,
+    query_tokens: int = 0,
+) -> KernelShape:
+    """The shape of a launch, as far as a variant depends on it."""
+    return KernelShape(
+        query_dtype=dtype_name(q),
+        kv_dtype=dtype_name(data),
+        has_block_scales=scales is not None,
+        block_size=block_size,
+        query_heads=q.shape[1],
+        kv_heads=kv_heads,
+        k_dim=k_dim,
+        v_dim=v_dim,
+        layout="hnd",
+        batch=0,
+        context=0,
+        has_window=has_window,
+        has_cap=has_cap,
+        query_tokens=query_tokens,
+    )
 
 
 def integers(offsets: Offsets, unit: int) -> dict[str, int]:
@@ -316,6 +384,7 @@ def prefill(
     window: int,
     scale: float,
     cap: float,
+    v_scale: float,
     kv_heads: int,
     k_dim: int,
     v_dim: int,
@@ -328,31 +397,17 @@ def prefill(
     v_scale_base: int,
     head_rows: int,
     token_rows: int,
-    v_scale: float = 1.0,
     config: Config = DEFAULT,
 ) -> None:
-    """Launch. Tensors contiguous, of one device; tables `[S, width]`, lengths `[S]`, starts `[S + 1]` int32. `out` of
-    any float dtype. Ids must have been checked. `ValueError` for what `allowed` refuses."""
+    """Into `out`, of any float dtype. Tables `[S, width]`, lengths `[S]` and starts `[S + 1]` are int32; the elements of
+    a row of q lie together, all else is contiguous. Ids must have been checked. `ValueError` for what `allowed`
+    refuses."""
     offsets = Offsets(
         block_size, block_elements, v_base, v_stride, block_scales, k_scale_base, v_scale_base, head_rows, token_rows
     )
-    pieces, tokens = lengths.shape[0], q.shape[0]
-    shape = KernelShape(
-        query_dtype=dtype_name(q),
-        kv_dtype=dtype_name(data),
-        has_block_scales=scales is not None,
-        block_size=block_size,
-        query_heads=q.shape[1],
-        kv_heads=kv_heads,
-        k_dim=k_dim,
-        v_dim=v_dim,
-        layout="hnd" if token_rows == 1 else "nhd",
-        batch=pieces,
-        context=tables.shape[1] * block_size,
-        has_window=window_of(window) < NO_WINDOW,
-        has_sinks=sinks is not None,
-        has_cap=cap > 0,
-    )
+    pieces, (tokens, query_heads) = lengths.shape[0], q.shape[:2]
+    is_windowed = window_of(window) < NO_WINDOW
+    shape = shape_of(q, data, scales, kv_heads, k_dim, v_dim, block_size, is_windowed, cap > 0)
     if refusal := allowed(shape, config):
         raise ValueError(refusal)
     if pieces == 0 or tokens == 0:
@@ -369,11 +424,13 @@ def prefill(
         sinks,
         out,
         pieces,
-        tables.shape[1],
+        tables.stride(0),
         window_of(window),
         scale,
         cap,
         v_scale,
+        q.stride(0),
+        q.stride(1),
         **integers(offsets, fixed["UNIT"]),
         **fixed,
         num_warps=config.warps,
@@ -396,6 +453,7 @@ def compile_spec(shape: KernelShape, config: Config) -> CompileSpec:
         "out": TRITON_NAMES[shape.query_dtype],
     }
     numbers = {"pieces": shape.batch, "width": -(-shape.context // shape.block_size), "window": 0}
+    numbers |= {"q_stride": shape.query_heads * shape.k_dim, "q_head_stride": shape.k_dim}
     numbers |= integers(block_offsets(shape), fixed["UNIT"])
     floats = ("scale", "cap", "v_scale")
     return compile_of(paged_prefill, pointers, numbers, floats, fixed, config.warps, config.stages, _VARYING)
