@@ -344,19 +344,36 @@ def decode(
         num_stages=config.stages,
     )
     if splits > 1:
-        _merge[(batch, query_heads)](
-            partial,
-            partial_lse,
-            lengths,
-            sinks,
-            out,
-            window,
-            v_scale,
-            splits,
-            query_heads,
-            **_merge_constants(v_dim, config, v_unit),
-            num_warps=_MERGE_WARPS,
-        )
+        merge(scratch, lengths, sinks, out[:batch], window, v_scale, v_unit, splits, config.tile)
+
+
+def merge(
+    scratch: Tensor,
+    lengths: Tensor,
+    sinks: Tensor | None,
+    out: Tensor,
+    window: int,
+    v_scale: float,
+    v_unit: float,
+    splits: int,
+    tile: int,
+) -> None:
+    """The splits of a decode, of this page or that of latent rows, into `out` `[S, query_heads, v_dim]`; `v_unit` is
+    what weights were multiplied by, and splits are `splits` runs of whole tiles."""
+    batch, query_heads, v_dim = out.shape
+    _merge[(batch, query_heads)](
+        scratch,
+        scratch[out.numel() * splits :],
+        lengths,
+        sinks,
+        out,
+        window_of(window),
+        v_scale,
+        splits,
+        query_heads,
+        **_merge_constants(v_dim, tile, v_unit),
+        num_warps=_MERGE_WARPS,
+    )
 
 
 def scratch_for(batch: int, query_heads: int, v_dim: int, splits: int, device: torch.device) -> Tensor:
@@ -429,7 +446,7 @@ def merge_spec(shape: KernelShape, config: Config) -> CompileSpec:
     pointers = {"partial": "fp32", "partial_lse": "fp32", "lengths": "i32", "out": TRITON_NAMES[shape.query_dtype]}
     pointers["sinks"] = "fp32" if shape.has_sinks else None
     integers = {"window": 0, "splits": 0, "query_heads": shape.query_heads}
-    constants = _merge_constants(shape.v_dim, config, v_unit)
+    constants = _merge_constants(shape.v_dim, config.tile, v_unit)
     return compile_of(
         _merge, pointers, integers, ("v_scale",), constants, _MERGE_WARPS, DEFAULT.stages, ("window", "splits")
     )
@@ -462,6 +479,6 @@ def _arithmetic(query: torch.dtype, stored: torch.dtype) -> dict[str, bool]:
     return {"WIDE": is_wide, "HALF": query == torch.bfloat16 and stored.itemsize == 1}
 
 
-def _merge_constants(v_dim: int, config: Config, v_unit: float) -> dict[str, int | float]:
+def _merge_constants(v_dim: int, tile: int, v_unit: float) -> dict[str, int | float]:
     padded = max(LEAST_ROWS, next_power_of_two(v_dim))
-    return {"V_DIM": v_dim, "V_PADDED": padded, "V_UNIT": v_unit, "TILE": config.tile, "AT_ONCE": _MERGED_AT_ONCE}
+    return {"V_DIM": v_dim, "V_PADDED": padded, "V_UNIT": v_unit, "TILE": tile, "AT_ONCE": _MERGED_AT_ONCE}

@@ -236,7 +236,7 @@ class Config:
 
     rows: int = 64
     tile: int = 32
-    warps: int = 4
+    warps: int = 8
     stages: int = 2
 
 
@@ -259,6 +259,16 @@ WIDEST = 256
 """Elements of a row of K or V: wider ones are latent rows, which have a kernel of their own."""
 _V_LIFTS = {"fp8_e5m2": 2.0**15, "fp8_e4m3": 2.0**8, "int8": 2.0**6}
 """Half of what a V scale is the reciprocal of, for rows of magnitude 1."""
+
+
+def default_for(shape: KernelShape) -> Config:
+    """A configuration that spills no register on sm_80, sm_90 and sm_100: DEFAULT, but for wide rows of 8-bit elements
+    and for products in float32, which use no tensor core."""
+    if in_float32(shape):
+        return Config(rows=16, tile=16, warps=4, stages=1)
+    if max(shape.k_dim, shape.v_dim) > WIDEST // 2 and BYTES[shape.kv_dtype] == 1:
+        return Config(tile=16)
+    return DEFAULT
 
 
 def allowed(shape: KernelShape, config: Config) -> str | None:
@@ -397,17 +407,18 @@ def prefill(
     v_scale_base: int,
     head_rows: int,
     token_rows: int,
-    config: Config = DEFAULT,
+    config: Config | None = None,
 ) -> None:
-    """Into `out`, of any float dtype. Tables `[S, width]`, lengths `[S]` and starts `[S + 1]` are int32; the elements of
-    a row of q lie together, all else is contiguous. Ids must have been checked. `ValueError` for what `allowed`
-    refuses."""
+    """Into `out`, of any float dtype, by `default_for` unless a configuration is given. Tables `[S, width]`, lengths
+    `[S]` and starts `[S + 1]` are int32; the elements of a row of q and of the table lie together, all else is
+    contiguous. Ids must have been checked. `ValueError` for what `allowed` refuses."""
     offsets = Offsets(
         block_size, block_elements, v_base, v_stride, block_scales, k_scale_base, v_scale_base, head_rows, token_rows
     )
-    pieces, (tokens, query_heads) = lengths.shape[0], q.shape[:2]
+    pieces, tokens = lengths.shape[0], q.shape[0]
     is_windowed = window_of(window) < NO_WINDOW
     shape = shape_of(q, data, scales, kv_heads, k_dim, v_dim, block_size, is_windowed, cap > 0)
+    config = config or default_for(shape)
     if refusal := allowed(shape, config):
         raise ValueError(refusal)
     if pieces == 0 or tokens == 0:
