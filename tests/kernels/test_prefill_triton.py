@@ -211,6 +211,20 @@ def test_k04_poison_around_what_is_read() -> None:
     check(case, torch.float16)
 
 
+@pytest.mark.parametrize("window", [None, 9])
+def test_rows_read_no_tile_of_keys_that_they_do_not_see(window: int | None) -> None:
+    """A NaN in the last token reaches the tile of rows that holds it; one before every window reaches none."""
+    case = paged("fp16", 16, (1, 1), (16, 16), [48], [48], window=window)
+    right, blocks = run(case, torch.float16, Config(16, 16, 4, 1)), case.batch.block_tables[0, 0]
+    view = case.store.layers[0]
+    view.v[blocks[2], :, 15] = torch.nan
+    view.v[blocks[0], :, 0] = torch.nan if window else view.v[blocks[0], :, 0]
+    out = run(case, torch.float16, Config(16, 16, 4, 1))
+    begin = 16 if window else 0
+    torch.testing.assert_close(out[begin:32], right[begin:32], rtol=0, atol=0)
+    assert out[47].isnan().all()
+
+
 @pytest.mark.skipif(DEVICE != "cpu", reason="the pool is memory that is never touched")
 def test_k05_offsets_beyond_two_to_the_31() -> None:
     """The last blocks of a 2.5 GiB pool of int8, scales as well."""
