@@ -65,7 +65,8 @@ def measure_engine_case(
     finally:
         engine.close()
     served, prepared = attempt.served, attempt.prepared
-    found = measured(served, settings, slo, model.geometry, engine.sizes.max_context, attempt.reblocks)
+    width = decoding_of(case).width
+    found = measured(served, settings, slo, model.geometry, engine.sizes.max_context, attempt.reblocks, width)
     found.row |= {
         "attention_backend": engine.attention.name,
         "setup_s": set_up - start,

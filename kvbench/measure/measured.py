@@ -17,8 +17,11 @@ from kvbench.errors import DataError
 from kvbench.geometry.budget import Load, table_bytes
 from kvbench.geometry.memory import pool_layout
 from kvbench.geometry.model import ModelGeometry
+from kvbench.measure.consistency import contradictions
 from kvbench.measure.job import CaseJob, sample_row
 from kvbench.measure.metrics import case_metrics
+from kvbench.measure.slo import goodput
+from kvbench.measure.warnings import text
 from kvbench.spec.engine import EngineSettings
 from kvbench.spec.suite import SloSettings
 from kvbench.spec.workload import WorkloadSettings
@@ -83,8 +86,10 @@ def measured(
     geometry: ModelGeometry,
     max_context: int,
     reblocks: Sequence[ReblockRecord] = (),
+    width: int = 1,
 ) -> Measured:
-    """A served workload with its metrics and the warnings about them."""
+    """A served workload with its metrics and the warnings about them; `invalid` when its columns contradict each other.
+    `width` sequences per request."""
     block_sizes = np.full(len(served.steps), settings.block_size)
     for record in reblocks:
         block_sizes[[step.step >= record.step for step in served.steps]] = record.block_size
@@ -98,14 +103,19 @@ def measured(
         pieces=len(layout.pieces),
         offload=settings.offload,
     )
+    broken = contradictions(served.requests, served.steps, wall_s=served.wall_s, width=width)
     load = Load(settings.max_sequences, settings.max_batch_tokens, max_context)
     row = {
         **metrics,
         **_reblocking(reblocks),
         "measured_s": served.wall_s,
+        "slo_verdict": goodput(served.requests, slo).verdict,
         "block_table_bytes": table_bytes(layout, load),
     }
-    return Measured(row, served.requests, served.steps, [warning.as_dict() for warning in warnings])
+    found = Measured(row, served.requests, served.steps, [warning.as_dict() for warning in (*broken, *warnings)])
+    if broken:
+        found.status, found.error = "invalid", text(*broken[0])
+    return found
 
 
 def _reblocking(reblocks: Sequence[ReblockRecord]) -> dict[str, Any]:

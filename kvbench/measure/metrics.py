@@ -19,13 +19,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvbench.engine.telemetry import RequestRecord, StepRecord
+from kvbench.measure.client_gaps import client_seconds
+from kvbench.measure.slo import FINISHED, goodput
+from kvbench.measure.steady_window import steady_window, weighted_median
 from kvbench.measure.warnings import RowWarning
 from kvbench.spec.suite import SloSettings
 from kvbench.store.case_columns import PERCENTILES
 
-FINISHED = frozenset({"length", "stop"})
 REJECTED = "rejected"
 HEAVY_RECOMPUTED_SHARE = 0.1
+CLIENT_SHARE = 0.1
 Value = float | int | None
 Floats = NDArray[np.float64]
 
@@ -51,20 +54,23 @@ def case_metrics(
         numbers = {"requests": len(requests), "finished": len(finished), "steps": len(steps), "wall_s": wall_s}
         return {}, [RowWarning("no_metrics", numbers)]
     latencies, warnings = _latencies(finished)
+    met = goodput(requests, slo)
     metrics: dict[str, Value] = {
         "wall_s": wall_s,
         **_counts(requests, finished),
         **_rates(finished, wall_s),
-        **_goodput(requests, slo, wall_s),
+        **met.metrics(wall_s),
         **latencies,
         **_busy(steps, wall_s),
         **_occupancy(steps, block_size, pieces),
         **_cache(steps),
         **_speculation(steps),
+        **_steady(finished, steps),
+        "client_share": client_seconds(requests, steps) / wall_s,
         "recomputed_tokens": sum(r.recomputed_tokens for r in requests),
         "passed_over_max": max(r.passed_over for r in requests),
     }
-    return metrics, [*_count_warnings(metrics, offload), *warnings]
+    return metrics, [*_count_warnings(metrics, offload), *met.warnings, *warnings]
 
 
 def values_needed(percentile: int) -> int:
@@ -93,20 +99,6 @@ def _rates(finished: Sequence[RequestRecord], wall_s: float) -> dict[str, Value]
     }
 
 
-def _goodput(requests: Sequence[RequestRecord], slo: SloSettings, wall_s: float) -> dict[str, Value]:
-    limits = {name: limit for name, limit in slo.model_dump().items() if limit is not None}
-    if not limits:
-        return {"goodput_per_s": None, "slo_met_share": None}
-    met = sum(r.finish_reason in FINISHED and _meets(r, limits) for r in requests)
-    return {"goodput_per_s": met / wall_s, "slo_met_share": met / len(requests)}
-
-
-def _meets(request: RequestRecord, limits: dict[str, float]) -> bool:
-    """A latency that is missing or not a number is not met (M39)."""
-    values = ((getattr(request, name), limit) for name, limit in limits.items())
-    return all(value is not None and value <= limit for value, limit in values)
-
-
 def _latencies(finished: Sequence[RequestRecord]) -> tuple[dict[str, Value], list[RowWarning]]:
     series: dict[str, list[float | None]] = {
         "ttft": [r.ttft_s for r in finished],
@@ -123,6 +115,20 @@ def _latencies(finished: Sequence[RequestRecord]) -> tuple[dict[str, Value], lis
         if len(known):
             short.setdefault(len(known), []).append(name)
     return metrics, [w for count, names in short.items() for w in _too_few(count, names)]
+
+
+def _steady(finished: Sequence[RequestRecord], steps: Sequence[StepRecord]) -> dict[str, Value]:
+    """The same latencies and the rate within the steady window, as far as its own count supports them."""
+    window = steady_window(finished, steps)
+    chosen = [] if window is None else window.requests
+    metrics: dict[str, Value] = {
+        "steady_s": None if window is None else window.seconds,
+        "steady_requests": None if window is None else len(chosen),
+        "steady_output_tokens_per_s": None if window is None else window.output_tokens / window.seconds,
+    }
+    for name in ("ttft", "tpot", "e2e"):
+        metrics |= _summary(f"steady_{name}", _known(getattr(r, f"{name}_s") for r in chosen))
+    return metrics
 
 
 def _known(values: Iterable[float | None]) -> Floats:
@@ -176,7 +182,7 @@ def _occupancy(steps: Sequence[StepRecord], block_size: int | NDArray[np.int64],
         "kv_blocks_total": int(_column(steps, "kv_blocks_total").max()),
         "kv_capacity_tokens": int((_column(steps, "kv_blocks_total") // pieces * block_size).max()),
         "kv_utilisation_mean": _mean_over_time(used, duration),
-        "kv_utilisation_p50": _median_over_time(used, duration),
+        "kv_utilisation_p50": weighted_median(used, duration),
         "kv_utilisation_peak": float(used.max()),
         "active_sequences_max": int(active.max()),
         "active_sequences_mean": _mean_over_time(active, duration),
@@ -233,6 +239,9 @@ def _count_warnings(metrics: dict[str, Value], offload: str) -> list[RowWarning]
     if offload != "none" and not (metrics["host_promotions"] or metrics["disk_promotions"]):
         found.append(RowWarning("offload_never_used", {"host_offload_bytes": metrics["host_offload_bytes"]}))
     computed = (metrics["prefill_tokens_total"] or 0) + (metrics["decode_tokens_total"] or 0)
+    if (metrics["client_share"] or 0) > CLIENT_SHARE:
+        numbers = {"share": metrics["client_share"], "limit": CLIENT_SHARE, "steps": metrics["steps"]}
+        found.append(RowWarning("client_bound", numbers))
     share = (metrics["recomputed_tokens"] or 0) / computed if computed else 0.0
     if share > HEAVY_RECOMPUTED_SHARE:
         numbers = {"preemptions": metrics["preemptions"], "requests": total, "recomputed_share": share}
@@ -255,11 +264,3 @@ def _over(amount: float, base: float) -> float | None:
 def _mean_over_time(values: Floats, duration: Floats) -> float:
     total = float(duration.sum())
     return float((values * duration).sum()) / total if total > 0 else float(values.mean())
-
-
-def _median_over_time(values: Floats, duration: Floats) -> float:
-    """The value that is not exceeded during half of the time in steps."""
-    order = np.argsort(values, kind="stable")
-    elapsed = np.cumsum(duration[order])
-    middle = int(np.searchsorted(elapsed, elapsed[-1] / 2))
-    return float(values[order][min(middle, len(order) - 1)])

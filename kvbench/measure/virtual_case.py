@@ -90,7 +90,7 @@ def served_case(
     prepared = bring_about(engine, workload, case, measure, asked)
     served: Served = serve(engine, workload, sampling=asked.sampling, n=asked.n, beams=asked.beams, on_step=on_step)
     engine.check_invariants()
-    found = measured(served, settings, slo, geometry, engine.sizes.max_context)
+    found = measured(served, settings, slo, geometry, engine.sizes.max_context, width=asked.width)
     found.row |= {"attention_backend": BACKEND, **prepared.columns()}
     found.warnings += [warning.as_dict() for warning in prepared.warnings()]
     check_hits(found, served, case)

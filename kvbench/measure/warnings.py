@@ -59,6 +59,16 @@ TEXTS: dict[str, Callable[[Numbers], str]] = {
     ),
     "not_a_number": lambda n: f"not a finite number: {', '.join(n)}",
     "not_stationary": lambda n: f"still drifting after {n['warmup_s']:.3g} s of warm-up",
+    "slo_value_missing": lambda n: (
+        "objectives on what finished requests do not have: "
+        + ", ".join(f"{name} (missing for {count} of {n['finished']})" for name, count in n["missing"].items())
+        + "; such a request met nothing"
+    ),
+    "client_bound": lambda n: (
+        f"{n['share']:.0%} of the time requests waited for the client loop between steps (limit {n['limit']:.0%}): "
+        "the engine could do more than this shows"
+    ),
+    "contradiction": lambda n: f"columns contradict each other: {n['what']}: {n['left']:,} and {n['right']:,}",
     "throttled": lambda n: f"GPU clocks were held back in {n['share']:.0%} of the readings ({', '.join(n['reasons'])})",
     "foreign_process": lambda n: (
         f"{n['gpu_processes']} other processes used the GPU"

@@ -140,6 +140,8 @@ class SloSettings(Settings):
     """Mean time per output token after the first."""
     e2e_s: float | None = Field(default=None, gt=0)
     """From scheduled arrival to last token."""
+    attainment: float = Field(default=0.95, gt=0, le=1)
+    """Share of the requests that must meet them all for the objectives to be met."""
 
 
 _NAME_WORDS: JsonDict = {"$comment": "1 to 64 letters, digits, '.', '_' or '-', with a letter or digit first"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import cache
 
 from kvbench.store.columns import SAMPLE_KEYS, Better, Column
@@ -31,6 +32,7 @@ IDENTITY_COLUMNS = (
     Column("kv_scale_digest", "string", "", "Digest of the static KV scales; missing where the blocks have theirs."),
     Column("workload_digest", "string", "", "The requests that were run, in `workload.parquet`."),
     Column("sharing", "string", "", "Prefix sharing of the workload: none, synthetic or recorded."),
+    Column("slo_verdict", "string", "", "met, missed, unresolved (the interval holds the wanted share) or infeasible."),
     Column("steps_stride", "int64", "steps", "One step in so many is in `steps.parquet`; totals here are exact."),
     Column("started_at", "string", "", "When the sample began, UTC."),
     Column("finished_at", "string", "", "When its results were written, UTC; the order of execution."),
@@ -59,22 +61,29 @@ _LATENCIES = {
 }
 
 
-def _latency_columns() -> list[Column]:
+def _latency_columns(prefix: str = "", names: Iterable[str] = _LATENCIES, about: str = "") -> list[Column]:
     columns = []
-    for name, text in _LATENCIES.items():
-        columns.append(_seconds(f"{name}_mean_s", f"{text}: mean."))
-        columns += [_seconds(f"{name}_p{p}_s", f"{text}: {p}th percentile, if enough values.") for p in PERCENTILES]
+    for name in names:
+        column, text = f"{prefix}{name}", f"{about}{_LATENCIES[name]}"
+        columns.append(_seconds(f"{column}_mean_s", f"{text}: mean."))
+        columns += [_seconds(f"{column}_p{p}_s", f"{text}: {p}th percentile, if enough values.") for p in PERCENTILES]
     return columns
 
 
 ENGINE_METRICS = (
-    _seconds("wall_s", "First scheduled arrival to last token.", ""),
+    _seconds("wall_s", "Start of the workload to its last token.", ""),
     _ratio("output_tokens_per_s", "tokens/s", "Output tokens over wall time.", "higher"),
     _ratio("input_tokens_per_wall_s", "tokens/s", "Prompt tokens of finished requests over wall time.", "higher"),
     _ratio("requests_per_s", "requests/s", "Finished requests over wall time.", "higher"),
     _ratio("goodput_per_s", "requests/s", "Requests that met every SLO over wall time; missing without one.", "higher"),
     _ratio("slo_met_share", "", "Share of all requests that met every SLO; missing without one.", "higher"),
+    _ratio("slo_met_low", "", "Lower end of that share's 95 % interval (Wilson)."),
+    _ratio("slo_met_high", "", "Its upper end."),
     *_latency_columns(),
+    _seconds("steady_s", "Length of the steady window, between ramp-up and drain; missing without one.", ""),
+    _count("steady_requests", "requests", "Requests that were first scheduled in the steady window."),
+    _ratio("steady_output_tokens_per_s", "tokens/s", "Output tokens of the steady window over its length.", "higher"),
+    *_latency_columns("steady_", ("ttft", "tpot", "e2e"), "Requests of the steady window. "),
     _ratio("prefill_tokens_per_busy_s", "tokens/s", "Prompt tokens computed over prefill busy time.", "higher"),
     _ratio("decode_tokens_per_busy_s", "tokens/s", "Decode tokens over decode busy time.", "higher"),
     _ratio("prefill_tokens_per_wall_s", "tokens/s", "Prompt tokens computed over wall time.", "higher"),
@@ -93,6 +102,7 @@ ENGINE_METRICS = (
     _count("decode_tokens_total", "tokens", "Decode tokens computed."),
     _count("steps", "steps", "Engine steps."),
     _ratio("busy_share", "", "Share of wall time inside engine steps."),
+    _ratio("client_share", "", "Share of wall time between steps while a request was being served or waited.", "lower"),
     _ratio("batch_size_mean", "sequences", "Sequences per step, mean over steps."),
     _count("active_sequences_max", "sequences", "Most sequences served at once.", "higher"),
     _ratio("active_sequences_mean", "sequences", "Sequences being served, mean over time in steps."),

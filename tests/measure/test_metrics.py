@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from statistics import mean, quantiles
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy import stats
 
 from kvbench.engine.telemetry import RequestRecord, StepRecord
+from kvbench.measure.client_gaps import client_seconds
 from kvbench.measure.metrics import case_metrics, values_needed
+from kvbench.measure.slo import goodput, wilson
+from kvbench.measure.steady_window import steady_window
 from kvbench.measure.warnings import TEXTS, text
 from kvbench.spec.suite import SloSettings
 from kvbench.store.case_columns import ENGINE_METRICS
@@ -256,6 +261,103 @@ def test_m39_a_missing_metric_does_not_meet_an_objective() -> None:
     assert metrics_of([good], [step_record()])["goodput_per_s"] is None
 
 
+def test_m39_an_objective_on_what_no_request_has_is_infeasible_and_has_no_goodput() -> None:
+    """Single tokens have no TPOT: an objective on it is neither met nor missed."""
+    singles = [request_record(n, tpot_s=None, itl_s=[], output_tokens=1) for n in range(5)]
+    slo = SloSettings(tpot_s=1.0, ttft_s=1.0)
+    found, warnings = case_metrics(singles, [step_record()], slo=slo, wall_s=10.0, block_size=BLOCK)
+    assert goodput(singles, slo).verdict == "infeasible"
+    assert [found[n] for n in ("goodput_per_s", "slo_met_share", "slo_met_low", "slo_met_high")] == [None] * 4
+    numbers = next(w.numbers for w in warnings if w.name == "slo_value_missing")
+    assert numbers == {"missing": {"tpot_s": 5}, "finished": 5}
+
+
+@pytest.mark.parametrize(("met", "count"), [(0, 10), (10, 10), (7, 10), (1, 2), (950, 1000), (0, 1), (1, 1)])
+def test_the_interval_of_a_share_is_wilsons(met: int, count: int) -> None:
+    expected = stats.binomtest(met, count).proportion_ci(method="wilson")
+    assert wilson(met, count) == pytest.approx((expected.low, expected.high), abs=1e-7)
+
+
+@pytest.mark.parametrize(
+    ("met", "count", "verdict"),
+    [(20, 20, "unresolved"), (100, 100, "met"), (95, 100, "unresolved"), (80, 100, "missed"), (0, 3, "missed"),
+     (9, 10, "unresolved"), (970, 1000, "met"), (930, 1000, "missed")],
+)  # fmt: skip
+def test_too_few_requests_leave_the_objectives_unresolved(met: int, count: int, verdict: str) -> None:
+    """At 95 % wanted: twenty of twenty are not enough to say so (the interval reaches down to 84 %)."""
+    requests = [request_record(n, ttft_s=0.1 if n < met else 9.0) for n in range(count)]
+    found = goodput(requests, SloSettings(ttft_s=1.0))
+    assert (found.met, found.verdict) == (met, verdict)
+
+
+def test_without_an_objective_there_is_no_verdict() -> None:
+    assert goodput([request_record()], NO_SLO).verdict is None
+    assert goodput([], SloSettings(ttft_s=1.0)).verdict is None
+
+
+def test_rejected_requests_count_against_goodput() -> None:
+    requests = [*(request_record(n) for n in range(50)), *(rejected_record(n) for n in range(50, 100))]
+    found = goodput(requests, SloSettings(e2e_s=100.0))
+    assert (found.requests, found.met, found.verdict) == (100, 50, "missed")
+
+
+def _load(active: list[int]) -> list[StepRecord]:
+    """One step a second with so many sequences."""
+    return [step_record(n, t_s=float(n), duration_s=1.0, active_sequences=a) for n, a in enumerate(active)]
+
+
+def test_the_steady_window_lies_between_ramp_up_and_drain() -> None:
+    """Ramp-up over three seconds, ten seconds of load, and a drain after the last request got in at 13 s."""
+    steps = _load([1, 4, 7, *[10] * 10, 8, 5, 2])
+    requests = [
+        request_record(n, arrival_s=n - 0.5, queue_time_s=0.5, ttft_s=1.0, e2e_s=3.0, itl_s=[1.0, 1.0], output_tokens=3)
+        for n in range(14)
+    ]
+    found = metrics_of(requests, steps, wall_s=16.0)
+    assert found["steady_s"] == 10.0
+    assert found["steady_requests"] == 11
+    tokens = sum(3 < r.arrival_s + 1.0 + gap <= 13 for r in requests for gap in (0.0, 1.0, 2.0))
+    assert found["steady_output_tokens_per_s"] == pytest.approx(tokens / 10)
+    assert (found["steady_ttft_p50_s"], found["steady_ttft_p90_s"]) == (1.0, None)
+    assert found["steady_e2e_mean_s"] == pytest.approx(3.0)
+
+
+@pytest.mark.parametrize("count", [1, 20])
+def test_a_load_that_comes_all_at_once_and_fits_at_once_has_no_steady_window(count: int) -> None:
+    requests = [request_record(n, arrival_s=0.0, queue_time_s=0.0) for n in range(count)]
+    found = metrics_of(requests, _load([count] * 5))
+    assert {found[name] for name in found if name.startswith("steady_")} == {None}
+
+
+@settings(max_examples=60, deadline=None)
+@given(served(), seconds)
+def test_tokens_of_the_steady_window_agree_with_counting_every_one(
+    case: tuple[list[RequestRecord], list[StepRecord]], wall_s: float
+) -> None:
+    requests, steps = case
+    window = steady_window(requests, steps)
+    if window is not None:
+        times = [
+            (r.arrival_s + (r.ttft_s or 0)) + sum(r.itl_s[:n])
+            for r in requests
+            if r.ttft_s is not None
+            for n in range(r.output_tokens)
+        ]
+        near = sum(abs(t - edge) < 1e-6 for t in times for edge in (window.begin_s, window.end_s))
+        assert abs(window.output_tokens - sum(window.begin_s < t <= window.end_s for t in times)) <= near
+
+
+def test_only_gaps_in_which_someone_waited_are_the_clients() -> None:
+    """Steps at 0–1, 3–4 and 9–10 s; one request in the system until 4 s, the next one arrives at 8 s."""
+    steps = [step_record(n, t_s=t, duration_s=1.0) for n, t in enumerate((0.0, 3.0, 9.0))]
+    requests = [request_record(0, arrival_s=0.0, e2e_s=4.0), request_record(1, arrival_s=8.0, e2e_s=2.0)]
+    assert client_seconds(requests, steps) == 2.0
+    assert metrics_of(requests, steps, wall_s=10.0)["client_share"] == 0.2
+    assert warnings_of(requests, steps)["client_bound"]["share"] == 0.2
+    assert client_seconds([rejected_record()], steps) == 0.0
+    assert "client_bound" not in warnings_of(requests, steps[:1])
+
+
 def test_goodput_needs_every_objective() -> None:
     requests = [request_record(0), request_record(1, ttft_s=2.0), request_record(2, e2e_s=9.0)]
     found = metrics_of(requests, [step_record()], slo=SloSettings(ttft_s=0.3, e2e_s=0.6))
@@ -283,3 +385,8 @@ def test_a_warning_is_shown_whatever_its_numbers() -> None:
     for name in [*TEXTS, "of_a_newer_kvbench"]:
         assert text(name, {})
         assert text(name, {"x": None})
+
+
+def test_every_warning_is_documented() -> None:
+    page = (Path(__file__).resolve().parents[2] / "docs" / "measurement.md").read_text(encoding="utf-8")
+    assert [name for name in TEXTS if f"`{name}`" not in page] == []
