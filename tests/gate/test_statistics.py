@@ -157,6 +157,19 @@ def test_a_self_test_with_an_order_effect_is_not_valid():
     assert any("which side runs first" in problem for problem in found.problems)
 
 
+def test_a_self_test_whose_blocks_depend_on_each_other_is_not_valid():
+    """Independent blocks are called dependent once in a thousand times at most."""
+    from kvbench.analysis.gate.self_test import _autocorrelation
+
+    rng = np.random.default_rng(4)
+    noise = rng.normal(0, 0.01, (400, 60, 11))
+    independent = [_autocorrelation(list(cases))[1] < 0.001 for cases in noise]
+    dependent = noise[0, :, 1:] + 0.5 * noise[0, :, :-1]
+    assert sum(independent) <= stats.binom.isf(0.001, 400, 0.001)
+    found = self_test([made(row, case_id=str(at)) for at, row in enumerate(dependent)])
+    assert any("resemble the block before" in problem for problem in found.problems)
+
+
 def test_a_self_test_without_data_or_with_a_case_on_one_side_is_not_valid():
     assert self_test([]).problems[0] == "no case has enough valid blocks"
     odd = made([0.0] * 10, case_id="odd")

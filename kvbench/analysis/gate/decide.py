@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from kvbench.analysis.gate.statistics import Bools, Paired, detectable, holm, quantile
 from kvbench.analysis.gate.types import Floats, Rule, Verdict
 
-Stage = Literal["single", "screen", "confirm"]
+Stage = Literal["single", "screen", "confirm", "sessions"]
 CODES = (Verdict.INCONCLUSIVE, Verdict.FAIL, Verdict.IMPROVED, Verdict.PASS)
 INCONCLUSIVE, FAIL, IMPROVED, PASS = range(len(CODES))
 

@@ -39,7 +39,7 @@ def judge(
     rest = [case for case, verdict in zip(cases, found, strict=True) if verdict.verdict is not Verdict.FAIL]
     advisory = self_test is None or not self_test.valid
     return SuiteVerdict(
-        cases=tuple(_as_advice(verdict) if advisory else verdict for verdict in found),
+        cases=tuple(as_advice(verdict) if advisory else verdict for verdict in found),
         uniform=judge_uniform(
             rest, rule, self_test.uniform_effect if self_test is not None and self_test.cases else 0.0
         ),
@@ -81,7 +81,8 @@ def _unconfirmed(verdict: CaseVerdict) -> CaseVerdict:
     return replace(verdict, verdict=Verdict.INVALID, reasons=(Reason.UNCONFIRMED,))
 
 
-def _as_advice(verdict: CaseVerdict) -> CaseVerdict:
+def as_advice(verdict: CaseVerdict) -> CaseVerdict:
+    """A FAIL that does not count by itself; other verdicts are as they are."""
     if verdict.verdict is not Verdict.FAIL:
         return verdict
     return replace(verdict, advisory=True, reasons=(*verdict.reasons, Reason.ADVISORY))
@@ -93,8 +94,10 @@ def _stage(cases: Sequence[CaseBlocks], stage: Stage, rule: Rule, floor: float) 
     sound = [one for one in examined if not one.invalid]
     test = tests_of(sound)
     decided = decide(test, evidence_of(sound), stage, rule, float(np.log1p(floor)))
-    verdicts = iter([_verdict(one, at, test, decided, rule, _blank(one, stage, floor)) for at, one in enumerate(sound)])
-    return [_blank(one, stage, floor) if one.invalid else next(verdicts) for one in examined]
+    verdicts = iter(
+        [case_verdict(blank_verdict(one, stage, floor), one, at, test, decided, rule) for at, one in enumerate(sound)]
+    )
+    return [blank_verdict(one, stage, floor) if one.invalid else next(verdicts) for one in examined]
 
 
 def evidence_of(sound: Sequence[Examined]) -> Evidence:
@@ -116,7 +119,7 @@ def tests_of(sound: Sequence[Examined]) -> Paired:
     )
 
 
-def _blank(one: Examined, stage: Stage, floor: float) -> CaseVerdict:
+def blank_verdict(one: Examined, stage: Stage, floor: float) -> CaseVerdict:
     """The verdict on a case that has no numbers: INVALID, with what is known of it."""
     case = one.case
     return CaseVerdict(
@@ -145,7 +148,8 @@ def _blank(one: Examined, stage: Stage, floor: float) -> CaseVerdict:
     )
 
 
-def _verdict(one: Examined, at: int, test: Paired, decided: Decided, rule: Rule, blank: CaseVerdict) -> CaseVerdict:
+def case_verdict(blank: CaseVerdict, one: Examined, at: int, test: Paired, decided: Decided, rule: Rule) -> CaseVerdict:
+    """`blank` with its numbers: those at place `at` of the tests."""
     middle = hodges_lehmann(one.differences)
     low, high = float(test.lower(0.025)[at]), float(test.upper(0.025)[at])
     found = replace(

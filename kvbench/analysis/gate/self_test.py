@@ -12,6 +12,7 @@ from kvbench.analysis.gate.types import CaseBlocks, Floats, Rule, Verdict
 
 _NAN = float("nan")
 _P_ALPHA = 0.01
+_CORRELATION_ALPHA = 0.001
 _LEAST_FOUND = 0.8
 _NOISE_PERCENTILE = 95.0
 
@@ -28,6 +29,10 @@ class SelfTest:
     """|mean effect| over all cases"""
     p_uniformity: float
     """Kolmogorov-Smirnov test of the one-sided p values against the uniform distribution"""
+    autocorrelation: float
+    """Mean correlation of a case's differences from block to block, its bias of −1/R taken out"""
+    p_autocorrelation: float
+    """One-sided: blocks that resemble the block before make every interval too narrow"""
     order_effects: int
     """Cases where the side that runs second differs, after Holm"""
     false_verdicts: int
@@ -63,12 +68,15 @@ def self_test(
     slowed = judge([with_slowdown(case, injected) for case in cases if case.key in set(visible)], rule=rule)
     false_verdicts = [case for case in plain.cases if case.verdict in (Verdict.FAIL, Verdict.IMPROVED)]
     uniform = plain.uniform
+    correlation, p_correlation = _autocorrelation([one.differences for one in marked if one.differences.size > 2])
     found = SelfTest(
         cases=len(sound),
         blocks=min((case.blocks for case in sound), default=0),
         noise_floor=float(np.expm1(np.percentile(np.abs(effects), _NOISE_PERCENTILE))) if sound else _NAN,
         uniform_effect=float(np.expm1(abs(effects.mean()))) if sound else _NAN,
         p_uniformity=_uniformity(np.array([case.p_worse for case in sound])),
+        autocorrelation=correlation,
+        p_autocorrelation=p_correlation,
         order_effects=sum(one.ordered for one in marked),
         false_verdicts=len(false_verdicts)
         + (uniform is not None and uniform.verdict in (Verdict.FAIL, Verdict.IMPROVED)),
@@ -99,11 +107,31 @@ def _uniformity(p: Floats) -> float:
     return float(kolmogorov((root + 0.12 + 0.11 / root) * distance))
 
 
+def _autocorrelation(series: Sequence[Floats]) -> tuple[float, float]:
+    """(mean over the cases of the lag-1 correlation, one-sided p); without series (0, 1). Of R independent values the
+    correlation has mean −1/R and a variance below 1/R (Kendall 1954); the p is by the normal approximation."""
+    from scipy.special import ndtr
+
+    found = []
+    for values in series:
+        centred = values - values.mean()
+        total = float((centred**2).sum())
+        if total > 0.0:
+            found.append((float((centred[1:] * centred[:-1]).sum()) / total + 1.0 / values.size, 1.0 / values.size))
+    if not found:
+        return 0.0, 1.0
+    means, variances = np.array(found).T
+    return float(means.mean()), float(ndtr(-means.sum() / np.sqrt(variances.sum())))
+
+
 def _problems(found: SelfTest, given: int) -> tuple[str, ...]:
     holds = {
         "no case has enough valid blocks": found.cases == 0,
         f"{given - found.cases} of {given} cases are invalid or have too few blocks": 0 < found.cases < given,
         f"p values are not uniform (p = {found.p_uniformity:.2g})": found.p_uniformity < _P_ALPHA,
+        f"blocks resemble the block before them (correlation {found.autocorrelation:.2f})": (
+            found.p_autocorrelation < _CORRELATION_ALPHA
+        ),
         f"{found.order_effects} cases depend on which side runs first": found.order_effects > 0,
         f"{found.false_verdicts} false verdicts on unchanged code": found.false_verdicts > 0,
         f"no case would show a slowdown of {found.injected:.0%}": found.cases > 0 and found.detectable == 0,

@@ -136,8 +136,9 @@ class CaseVerdict:
     metric: str
     verdict: Verdict
     reasons: tuple[Reason, ...]
-    stage: Literal["single", "screen", "confirm"]
+    stage: Literal["single", "screen", "confirm", "sessions"]
     blocks: int
+    """Blocks judged; of stored sessions, the smaller number of either side's"""
     baseline_median: float
     candidate_median: float
     effect: float
