@@ -58,7 +58,8 @@ class PreparedDecode:
     def __init__(self, shape: KernelShape, seed: int) -> None:
         import torch
 
-        from kvbench.tune.pools import bytes_per_call, fill
+        from kvbench.tune.one_layer import bytes_per_call
+        from kvbench.tune.pools import fill
         from kvbench_kernels import decode_numba, runtime
 
         pool = fill(shape, "cpu", seed)
@@ -66,7 +67,8 @@ class PreparedDecode:
         self.outputs: Sequence[Any] = [
             torch.empty((len(b.lengths), shape.query_heads, shape.v_dim)) for b in pool.batches
         ]
-        self.expected: Sequence[Any] = [b.expected for b in pool.batches]
+        v_scale = pool.store.layers[0].v_tensor_scale or 1.0  # the engine multiplies by it afterwards
+        self.expected: Sequence[Any] = [b.expected / v_scale for b in pool.batches]
         self.bytes_per_call = bytes_per_call(shape)
 
     def compile(self, configuration: Configuration) -> None:
@@ -79,7 +81,7 @@ class PreparedDecode:
     def _call(self, configuration: Configuration, batch: int, count: int | None = None) -> None:
         import numpy as np
 
-        from kvbench.tune.pools import CAP, WINDOW
+        from kvbench.tune.one_layer import CAP, WINDOW
 
         config = decode_config.Config(**configuration)  # type: ignore[arg-type]
         shape, pool, part = self._shape, self._pool, slice(0, count)
@@ -96,7 +98,7 @@ class PreparedDecode:
             sinks,
             self.outputs[batch][part].numpy(),
             WINDOW if shape.has_window else self._kernel.NO_WINDOW,
-            pool.scale,
+            pool.scale * (view.k_tensor_scale or 1.0),
             CAP if shape.has_cap else 0.0,
             layout.kv_heads,
             layout.k_dim,

@@ -14,7 +14,9 @@ import numpy as np
 import torch
 
 from kvbench.engine.kvstore.store import KVStore
-from kvbench.geometry.model import GroupKind, LatentShape, LayerGroup, ModelGeometry
+from kvbench.engine.kvstore.scales import TensorScales
+from kvbench.geometry.dtypes import storage_dtype
+from kvbench.tune.one_layer import CAP, WINDOW, one_layer
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -24,12 +26,10 @@ if TYPE_CHECKING:
 
 EDGE_LENGTHS = (0, 1, 17, 127, 129, 700)
 """Tokens of the sequences of the second batch, none longer than the shape's context"""
+LARGEST_NORMAL = 6.0
+"""Static scales reach so far; of normal numbers hardly one is larger"""
 REFERENCE_ELEMENTS = 1 << 25
 """K and V elements that the reference may go over; at least one sequence is always its own"""
-WINDOW = 100
-"""Tokens that a windowed shape sees"""
-CAP = 30.0
-"""Soft cap of a shape that has one"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,38 +53,19 @@ class Pool:
     scale: float
 
 
-def one_layer(shape: KernelShape) -> ModelGeometry:
-    """The geometry of one layer of this shape; one KV head whose V is narrower than its K is a latent layer."""
-    is_latent = shape.kv_heads == 1 and shape.v_dim < shape.k_dim
-    kind: GroupKind = "latent" if is_latent else "window" if shape.has_window else "full"
-    window = WINDOW if shape.has_window and not is_latent else None
-    group = LayerGroup(kind, (0,), shape.kv_heads, shape.k_dim, 0 if is_latent else shape.v_dim, window)
-    rope = shape.k_dim - shape.v_dim
-    latent = LatentShape(None, shape.v_dim, shape.k_dim, rope, shape.v_dim) if is_latent else None
-    return ModelGeometry(
-        name="tuned kernel",
-        family="llama",
-        source="kvbench tune",
-        num_layers=1,
-        hidden_size=shape.query_heads * shape.k_dim,
-        intermediate_size=1,
-        query_heads=shape.query_heads,
-        kv_heads=shape.kv_heads,
-        head_dim=shape.k_dim,
-        vocab_size=1,
-        max_context=shape.context,
-        groups=(group,),
-        latent=latent,
-    )
-
-
 def fill(shape: KernelShape, device: str, seed: int) -> Pool:
     """A pool with seeded normal K and V in shuffled blocks; `CannotRunError` when there is no memory for it."""
     edges = [min(length, shape.context) for length in EDGE_LENGTHS]
     lengths = [shape.context] * shape.batch + edges
     widths = [-(-length // shape.block_size) for length in lengths]
     store = KVStore(
-        one_layer(shape), shape.kv_dtype, shape.block_size, sum(widths) + 1, device=device, kv_layout=shape.layout
+        one_layer(shape),
+        shape.kv_dtype,
+        shape.block_size,
+        sum(widths) + 1,
+        device=device,
+        kv_layout=shape.layout,
+        tensor_scales=_tensor_scales(shape),
     )
     store.pool.bytes.fill_(0xFF)  # NaN in every dtype that has one, and in all scales
     tables = _tables(widths, np.random.default_rng(seed), store.num_blocks)
@@ -112,14 +93,12 @@ def fill(shape: KernelShape, device: str, seed: int) -> Pool:
     return Pool(store, (batches[0], batches[1]), sinks, shape.k_dim**-0.5)
 
 
-def bytes_per_call(shape: KernelShape) -> int:
-    """K, V and their scales of all tokens that are seen, queries in and outputs out (float32 or as the query)."""
-    from kvbench.geometry.memory import kv_bytes_per_token
-
-    seen = min(shape.context, WINDOW) if shape.has_window else shape.context
-    stored = shape.batch * seen * kv_bytes_per_token(one_layer(shape), shape.kv_dtype)
-    itemsize = 4 if shape.query_dtype == "fp32" else 2
-    return int(stored) + shape.batch * shape.query_heads * (shape.k_dim + shape.v_dim) * itemsize
+def _tensor_scales(shape: KernelShape) -> TensorScales | None:
+    """Static scales for a narrow dtype without scales in its blocks: fit for normal numbers."""
+    if shape.has_block_scales or not storage_dtype(shape.kv_dtype).scale_bytes:
+        return None
+    scale = LARGEST_NORMAL / {"int8": 127.0, "fp8_e4m3": 448.0, "fp8_e5m2": 57_344.0}[shape.kv_dtype]
+    return TensorScales((scale,), (scale,), "tensor-absmax", shape.context)
 
 
 def _own_sequences(shape: KernelShape) -> int:

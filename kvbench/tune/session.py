@@ -62,8 +62,10 @@ class Session:
         return cls(path, full, [ShapeRecord() for _ in full["shapes"]])
 
     @classmethod
-    def open(cls, path: Path) -> Session:
-        """A folder as it is, finished or not. `UsageError` for one that is none, `DataError` for a damaged one."""
+    def open(cls, path: Path, *, repair: bool = False) -> Session:
+        """A folder as it is, finished or not; `repair` to go on with it, which cuts off a line that a kill cut short.
+
+        `UsageError` for one that is none, `DataError` for a damaged one."""
         if not (path / PLAN).is_file():
             raise UsageError(f"{path} is no folder of a tuning", hint=f"one that kvbench tune wrote has a {PLAN}")
         plan = read_json(path / PLAN)
@@ -71,11 +73,11 @@ class Session:
             raise UsageError(f"{path} was written by another version of kvbench", hint="tune again")
         try:
             records = [ShapeRecord() for _ in plan["shapes"]]
-            for line in _lines(path / TRIALS):
+            for line in _lines(path / TRIALS, repair):
                 record = records[line["shape"]]
                 record.bytes_per_call = line["bytes_per_call"]
                 record.trials.append(_trial(line["trial"]))
-            for line in _lines(path / ROUNDS):
+            for line in _lines(path / ROUNDS, repair):
                 record = records[line["shape"]]
                 record.finalists = line["finalists"]
                 record.rounds.append([None if x is None else float(x) for x in line["times"]])
@@ -129,13 +131,13 @@ class Session:
             os.fsync(file.fileno())
 
 
-def _lines(path: Path) -> list[dict[str, Any]]:
-    """Whole lines; one that a kill cut short is dropped, and cut off so that the next does not grow onto it."""
+def _lines(path: Path, repair: bool) -> list[dict[str, Any]]:
+    """Whole lines; one that a kill cut short, or that is just being written, is left out."""
     if not path.is_file():
         return []
     data = path.read_bytes()
     whole = data[: data.rfind(b"\n") + 1]
-    if whole != data:
+    if repair and whole != data:
         with path.open("r+b") as file:
             file.truncate(len(whole))
     return [json.loads(line) for line in whole.splitlines()]

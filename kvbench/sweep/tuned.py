@@ -1,0 +1,169 @@
+"""Which tuned kernel configurations a case gets: looked up when it is planned, so that the engine receives values."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from kvbench.geometry.dtypes import scales_per_token, storage_dtype
+from kvbench.geometry.memory import kv_bytes_per_token
+from kvbench.tuned.files import read_store
+from kvbench.tuned.key import bucket, device_label, key_of
+from kvbench.tuned.table import Match, TunedTable, retune_hint
+from kvbench.tuned.winner import Winner, table_digest
+from kvbench_kernels.specs import KernelShape
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from kvbench.geometry.model import LayerGroup, ModelGeometry
+    from kvbench.spec.engine import EngineSettings
+    from kvbench.spec.suite import KernelSettings
+    from kvbench.sweep.machine import Machine
+    from kvbench.workload.build import Workload
+
+KERNELS = {"numba": ("decode_numba", "kvbench_kernels.decode_numba", "numba", "fp32")}
+"""Attention backend → kernel, its page, its compiler, and the dtype of its queries"""
+
+
+def group_label(group: LayerGroup, latent_rank: int = 0) -> str:
+    """How a layer group is named in `tuned`: kind and heads, as in `full 8x128+128`."""
+    return f"{group.kind} {group.kv_heads}x{group.k_head_dim}+{latent_rank or group.v_head_dim}"
+
+
+class TunedConfigurations:
+    """Looks up what cases ask for, and remembers what was used and what was stale.
+
+    `is_on` False (`measure.tuned`, `--no-tuned`, a virtual clock): nothing is looked up."""
+
+    def __init__(self, machine: Machine, threads: int, *, is_on: bool) -> None:
+        found = read_store() if is_on and not machine.is_virtual else None
+        self._table = found.table if found else TunedTable()
+        self._device = device_label(machine.device.kind, machine.device.name, threads)
+        self._used: dict[str, Winner] = {}
+        self._notes: dict[str, None] = dict.fromkeys(found.problems if found else ())
+        self.is_on = is_on
+
+    def of_kernel(self, kernel: KernelSettings, geometry: ModelGeometry) -> dict[str, dict[str, Any]]:
+        """Group label → configuration, of a kernel case; empty where the defaults run."""
+        shapes = {group_label(geometry.groups[0]): kernel_case_shape(kernel)}
+        return self._of(kernel.attention, shapes)
+
+    def of_engine(
+        self, engine: EngineSettings, geometry: ModelGeometry, workload: Workload
+    ) -> dict[str, dict[str, Any]]:
+        """The same of an engine case, one for each of its layer groups."""
+        return self._of(engine.attention, engine_case_shapes(engine, geometry, workload))
+
+    def facts(self) -> dict[str, Any]:
+        """For the plan and the manifest: whether winners may be used, which were, and one digest of them."""
+        used = [self._used[key] for key in sorted(self._used)]
+        return {
+            "is_on": self.is_on,
+            "digest": table_digest(used),
+            "configurations": [
+                {"kernel": w.key.kernel, "shape": w.key.label, "configuration": w.configuration, "digest": w.digest}
+                for w in used
+            ],
+        }
+
+    def foreword(self) -> Iterable[str]:
+        """What was used and what could not be, a line each."""
+        yield from self._notes
+        for fact in self.facts()["configurations"]:
+            values = ", ".join(f"{name} {value}" for name, value in fact["configuration"].items())
+            yield f"tuned: {fact['kernel']} tuned for {fact['shape']} runs with {values}"
+
+    def _of(self, backend: str, shapes: dict[str, KernelShape]) -> dict[str, dict[str, Any]]:
+        if backend not in KERNELS:
+            return {}
+        kernel, page, compiler, _ = KERNELS[backend]
+        found = {}
+        for label, shape in shapes.items():
+            key = key_of(kernel, page, compiler, self._device, shape)
+            match = self._table.look_up(key)
+            if match is not None:
+                found[label] = self._use(match)
+            for text in self._table.stale(key) if match is None else ():
+                self._notes[f"{text}; not used. Re-tune with {retune_hint(key)}"] = None
+        return found
+
+    def _use(self, match: Match) -> dict[str, Any]:
+        self._used[match.winner.key.digest] = match.winner
+        return dict(match.winner.configuration)
+
+
+def kernel_case_shape(kernel: KernelSettings) -> KernelShape:
+    """The shape of a kernel case, its `attention` resolved."""
+    return KernelShape(
+        query_dtype=_query_dtype(kernel.attention),
+        kv_dtype=kernel.kv_dtype,
+        has_block_scales=_has_block_scales(kernel.kv_dtype, kernel.kv_scales),
+        block_size=kernel.block_size,
+        query_heads=kernel.query_heads,
+        kv_heads=kernel.kv_heads,
+        k_dim=kernel.head_dim,
+        v_dim=kernel.head_dim,
+        layout=kernel.kv_layout,
+        batch=kernel.batch,
+        context=kernel.context,
+    )
+
+
+def engine_case_shapes(
+    engine: EngineSettings, geometry: ModelGeometry, workload: Workload
+) -> dict[str, KernelShape]:
+    """Group label → the decode that an engine case spends its time on, `kv_memory` and `attention` resolved.
+
+    Context: the mean over decoded tokens. Batch: as many sequences as the settings, the requests and the pool allow."""
+    batch, context = _typical(engine, geometry, workload)
+    rank = geometry.latent.kv_lora_rank if geometry.latent else 0
+    return {
+        group_label(group, rank if group.kind == "latent" else 0): KernelShape(
+            query_dtype=_query_dtype(engine.attention),
+            kv_dtype=engine.kv_dtype,
+            has_block_scales=_has_block_scales(engine.kv_dtype, engine.kv_scales),
+            block_size=engine.block_size,
+            query_heads=geometry.query_heads,
+            kv_heads=group.kv_heads,
+            k_dim=group.k_head_dim,
+            v_dim=rank if group.kind == "latent" else group.v_head_dim,
+            layout=engine.kv_layout,
+            batch=batch,
+            context=context,
+            has_window=group.kind == "window",
+            has_sinks=geometry.attention_sinks,
+            has_cap=geometry.score_cap is not None,
+        )
+        for group in geometry.groups
+    }
+
+
+def context_buckets(workload: Workload, share: float = 0.1) -> list[int]:
+    """Powers of two of context at which at least that share of the decoded tokens is produced; the fullest if none."""
+    tokens: dict[int, int] = {}
+    for request in workload.requests:
+        middle = bucket(request.input_tokens + max(1, request.output_tokens) // 2)
+        tokens[middle] = tokens.get(middle, 0) + request.output_tokens
+    total = sum(tokens.values())
+    found = sorted(size for size, count in tokens.items() if total and count >= share * total)
+    return found or sorted(tokens, key=lambda size: -tokens[size])[:1]
+
+
+def _typical(engine: EngineSettings, geometry: ModelGeometry, workload: Workload) -> tuple[int, int]:
+    decoded = sum(r.output_tokens for r in workload.requests)
+    weighted = sum(r.output_tokens * (r.input_tokens + r.output_tokens / 2) for r in workload.requests)
+    context = max(1, round(weighted / decoded)) if decoded else 1
+    held = int(engine.kv_memory) / float(kv_bytes_per_token(geometry, engine.kv_dtype, engine.kv_scales))
+    batch = min(engine.max_sequences, len(workload.requests), int(held / context))
+    return max(1, batch), context
+
+
+def _query_dtype(backend: str) -> str:
+    return KERNELS[backend][3] if backend in KERNELS else "fp32"
+
+
+def _has_block_scales(kv_dtype: str, kv_scales: str) -> bool:
+    return scales_per_token(kv_scales) and storage_dtype(kv_dtype).scale_bytes > 0
+
+

@@ -1,0 +1,103 @@
+"""A tuning from end to end on kernels of the tests' own: what is wrong is found, what hangs or dies is survived."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from kvbench.tune.recorded import read_recording
+from kvbench.tune.session import Session
+from kvbench.tuned.files import read_store
+from tests.tune.planted import LOG
+from tests.tune.tuning import run, tuning
+
+
+@pytest.fixture(scope="module")
+def planted(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of one finished tuning with every kind of fault in its space."""
+    tmp_path = tmp_path_factory.mktemp("planted")
+    (outcome,) = run(tuning(tmp_path, timeout_s=3.0))
+    assert outcome.winner is not None
+    return tmp_path
+
+
+def statuses(session: Session) -> dict[str, str]:
+    return {t.configuration["kind"]: t.status for t in session.records[0].trials if t.configuration["ms"] == 2}
+
+
+def test_k25_k26_faulty_configurations_are_typed_and_the_search_goes_on(planted: Path) -> None:
+    """K25: a configuration that takes its process with it is `runtime`, and a fresh process goes on. K26: two
+    configurations that leave part of the output unwritten do not pass on each other's results, because outputs are
+    filled with NaN before every check. A hang is a `timeout`, a wrong number `correctness`, a refusal `compile`."""
+    session = Session.open(planted / "tune")
+    assert statuses(session) == {
+        "right": "correct",
+        "wrong": "correctness",
+        "half": "correctness",
+        "hang": "timeout",
+        "crash": "runtime",
+        "refuse": "compile",
+    }
+    assert len(session.records[0].trials) == 8
+    errors = {t.configuration["kind"]: t.error for t in session.records[0].trials}
+    assert "SIGABRT" in str(errors["crash"])
+    assert "NaN" in str(errors["half"])
+
+
+def test_the_quickest_right_configuration_wins_and_is_kept_with_its_evidence(planted: Path) -> None:
+    (winner,) = read_store(planted / "store").table.winners
+    assert (winner.configuration, winner.verdict) == ({"ms": 2, "kind": "right"}, "improved")
+    assert winner.default == {"ms": 4, "kind": "right"}
+    assert 1 < winner.gain_low <= winner.gain <= winner.gain_high
+    assert winner.rounds == 3
+    assert json.loads((planted / "tune" / "winners.json").read_text())["winners"][0]["digest"] == winner.digest
+
+
+def test_every_trial_is_in_parquet_and_our_t4_is_a_recorded_space(planted: Path) -> None:
+    table = pq.read_table(planted / "tune" / "trials.parquet")
+    rows = table.to_pylist()
+    assert Counter(row["status"] for row in rows)["correct"] == 3
+    assert all((row["time_s"] is None) == (row["status"] != "correct") for row in rows)
+    assert all(field.metadata[b"description"] for field in table.schema)
+    recording = read_recording(planted / "tune" / "shape-0.t4.json")
+    assert (len(recording.space), recording.failed) == (8, 5)
+    best = min(row["time_s"] for row in rows if row["time_s"] is not None)
+    assert recording.best == pytest.approx(best * 1e3)
+
+
+def test_a_default_that_nothing_beats_is_confirmed(tmp_path: Path) -> None:
+    (outcome,) = run(tuning(tmp_path, "Healthy", rounds=2))
+    assert outcome.winner is not None
+    assert (outcome.winner.verdict, outcome.winner.gain) == ("confirmed", 1.0)
+    assert outcome.winner.configuration == {"ms": 2, "kind": "right"}
+
+
+def test_a_wrong_default_is_no_winner_and_nothing_is_kept(tmp_path: Path) -> None:
+    (outcome,) = run(tuning(tmp_path, "Broken", trials=2))
+    assert outcome.winner is None
+    assert "correctness" in str(outcome.failure)
+    assert not read_store(tmp_path / "store").table.winners
+
+
+def test_a_resumed_tuning_repeats_no_finished_trial_and_no_finished_round(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As after a kill: the journal ends in the middle of a line. Before it, the search began with the default."""
+    run(tuning(tmp_path, "Healthy", strategy="random", trials=2, rounds=2))
+    folder = tmp_path / "tune"
+    trials = Session.open(folder).records[0].trials
+    assert len(trials) == 2
+    assert trials[0].configuration == {"ms": 2, "kind": "right"}
+    journal = folder / "trials.jsonl"
+    first, second = journal.read_bytes().splitlines(keepends=True)
+    journal.write_bytes(first + second[:40])
+    log = tmp_path / "launches"
+    monkeypatch.setenv(LOG, str(log))
+    (outcome,) = run(tuning(tmp_path, "Healthy", session=Session.open(folder, repair=True)))
+    assert outcome.winner is not None
+    assert len(Session.open(folder).records[0].trials) == 2
+    assert set(log.read_text().splitlines()) == {f"{trials[1].configuration['ms']} right"}
