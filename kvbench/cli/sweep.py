@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     metavar="RUN",
     help="Go on with an earlier run's folder; a larger -r adds samples.",
 )
+@click.option("--no-tuned", is_flag=True, help="Run every kernel by its default, whatever kvbench tune has found.")
 @click.option("--dry-run", is_flag=True, help="Print cases with expected time and memory; measure nothing.")
 @click.option("--run-implied", is_flag=True, help="Also try cases that need no less memory than one that ran out.")
 @format_option
@@ -54,6 +55,7 @@ def sweep(
     out: Path,
     resume: Path | None,
     repetitions: int | None,
+    no_tuned: bool,
     dry_run: bool,
     run_implied: bool,
     form: str,
@@ -78,6 +80,7 @@ def sweep(
     """
     virtual = {"clock": clock, "virtual_device": virtual_device}
     overrides += tuple(f"measure.{name}={value}" for name, value in virtual.items() if value is not None)
+    overrides += ("measure.tuned=false",) if no_tuned else ()
     loaded = _loaded(suite, resume, overrides, trace_options)
     plan = _planned(loaded, resume, repetitions, is_named_by_run=suite is None)
     if dry_run:

@@ -29,6 +29,7 @@ from kvbench.errors import UsageError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from kvbench.engine.attention.registry import Tuned
     from kvbench.engine.beams import BeamParams
     from kvbench.engine.clock import Clock
     from kvbench.engine.kvstore.scales import TensorScales
@@ -49,9 +50,11 @@ class Engine(EngineLoop):
         kv_memory_bytes: int | None = None,
         max_context: int | None = None,
         tensor_scales: TensorScales | None = None,
+        tuned: Tuned | None = None,
         check: bool = False,
     ) -> None:
-        """Static scales (`kv_scales` other than `token-head`) that are not given are calibrated here.
+        """Static scales (`kv_scales` other than `token-head`) that are not given are calibrated here. `tuned`: label of
+        a layer group → a configuration of the attention kernel; left out, its default.
 
         Raises `CannotRunError` with the arithmetic when the memory cannot hold one sequence, `UsageError` when the
         settings do not fit the model. `check` verifies the invariants after every step."""
@@ -61,7 +64,7 @@ class Engine(EngineLoop):
         if tensor_scales is None:
             tensor_scales = calibrated(model, settings.kv_dtype, settings.kv_scales, settings.kv_percentile)
         self.store = _make_store(model, settings, self.sizes, tensor_scales)
-        self.attention = attention_backend(settings.attention, model.device)
+        self.attention = attention_backend(settings.attention, model.device, tuned)
         runner, drafter = with_drafter(DeviceRunner(model, self.store, self.attention), settings, self.sizes)
         super().__init__(
             make_manager(

@@ -55,7 +55,7 @@ def measure_engine_case(
     workload = planned_workload(case)
     scales = _calibrated(model, settings, workload)
     ready = time.perf_counter()
-    engine = Engine(model, settings, max_context=case.max_context, tensor_scales=scales)
+    engine = Engine(model, settings, max_context=case.max_context, tensor_scales=scales, tuned=case.tuned)
     set_up = time.perf_counter()
     try:
         warm_up(engine, workload, measure.warmup_requests)

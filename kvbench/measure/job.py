@@ -34,6 +34,8 @@ class CaseJob:
     kernel: dict[str, Any] | None = None
     max_context: int | None = None
     workload_digest: str | None = None
+    tuned: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """Label of a layer group → the tuned configuration of its attention kernel; without one the default runs."""
     explainable_hit_tokens: int = 0
     """Prefix-cache hits that workload and cache state can explain; more make the sample invalid (M20)."""
     cache_state: CacheState = "cold"

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from kvbench.engine.attention.registry import attention_backend
+from kvbench.engine.attention.registry import Tuned, attention_backend
 from kvbench.engine.batch import StepBatch
 from kvbench.engine.calibration import Magnitudes, needs_scales
 from kvbench.engine.kvstore.scales import TensorScales
@@ -46,13 +46,17 @@ class KernelSetup:
 
 
 def measure_kernel_case(
-    kernel: KernelSettings, device: str, measure: MeasureSettings, observer: Observer | None = None
+    kernel: KernelSettings,
+    device: str,
+    measure: MeasureSettings,
+    observer: Observer | None = None,
+    tuned: Tuned | None = None,
 ) -> Measured:
     """Metrics of the case and its warnings; `invalid` when the output is wrong."""
     start = time.perf_counter()
     observer = observer or Observer()
     setup = build(kernel, device, measure.seed)
-    calls = _calls(kernel, device, setup)
+    calls = _calls(kernel, device, setup, tuned)
     backend, call = calls[0].backend, rotating(calls)
     error = _checked(calls, setup)
     timer = timer_for(device, kernel.buffers)
@@ -94,11 +98,11 @@ class _AttentionCall:
         return self.attend()
 
 
-def _calls(kernel: KernelSettings, device: str, setup: KernelSetup) -> list[_AttentionCall]:
+def _calls(kernel: KernelSettings, device: str, setup: KernelSetup, tuned: Tuned | None) -> list[_AttentionCall]:
     """One call per buffer set, each with block tables and queries of its own."""
     calls = []
     for batch in setup.batches:
-        backend = attention_backend(kernel.attention, device)
+        backend = attention_backend(kernel.attention, device, tuned)
         backend.prepare(batch, setup.store)
         calls.append(_AttentionCall(backend.name, partial(backend.attend, 0, setup.queries.clone(), setup.store)))
     return calls

@@ -112,6 +112,8 @@ class MeasureSettings(Settings):
     """Seed of the order of cases."""
     threads: CountOrAuto = "auto"
     """`wall`: CPU threads for torch and numba; `auto` is the number of physical cores available."""
+    tuned: bool = True
+    """`wall`: use the kernel configurations that `kvbench tune` found on this machine; `false`: always the defaults."""
     max_steps_recorded: Count = 1_000_000
     """Above this a declared one step in k is stored; totals stay exact."""
     kernel_min_time_s: float = Field(default=0.25, gt=0)

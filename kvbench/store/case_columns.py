@@ -27,6 +27,7 @@ IDENTITY_COLUMNS = (
     Column("model_family", "string", "", "Its Hugging Face model type."),
     Column("attention_mode", "string", "", "mha, gqa, mqa or mla, with `+window` where some layer has one."),
     Column("attention_backend", "string", "", "The attention kernel that ran, as resolved."),
+    Column("tuned", "string", "", "JSON: layer group → tuned kernel configuration; missing where the default ran."),
     Column("weight_dtype_resolved", "string", "", "Weights as computed with."),
     Column("cache_dtype", "string", "", "K and V as stored."),
     Column("kv_scale_digest", "string", "", "Digest of the static KV scales; missing where the blocks have theirs."),

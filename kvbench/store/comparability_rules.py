@@ -66,6 +66,7 @@ MUST_BE_EQUAL = (
     Item("workload seed", "workload", ("workloads.*.seed",)),
     Item("seed of the order", "seed", ("order_seed", "measure.seed")),
     Item("cache state", "cache_state", ("measure.cache_state",)),
+    Item("tuned kernel configurations", "tuned", ("tuned.**", "measure.tuned", "cases.*.tuned.**")),
     Item("iterations and warm-up", "measure", ("measure.**",)),
     Item("environment variable", "variables", ("system.variables.**",)),
     Item("CPU model", "cpu", ("system.cpu.model", "system.cpu.architecture", "system.cpu.signature")),

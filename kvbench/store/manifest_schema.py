@@ -52,6 +52,7 @@ def _controlled() -> Schema:
             "measure": _open("How samples were taken: the suite's `measure` section with every default filled in."),
             "slo": _open("Service-level objectives."),
             "auto_kv_memory_bytes": _count('What `kv_memory = "auto"` was resolved to.', null=True),
+            "tuned": _tuned(),
             "engine_digest": _digest("sha256 of the sources that run a case, the kernels apart."),
             "kernel_digest": _digest("sha256 of the sources of the kernels."),
             "cost_model_code_digest": _digest("Virtual clock: sha256 of the cost model's sources."),
@@ -68,6 +69,21 @@ def _controlled() -> Schema:
         },
         "Decides the result: a difference between two runs is attributed to what differs here.",
         optional=("cost_model_code_digest", "earlier_systems"),
+    )
+
+
+def _tuned() -> Schema:
+    return _object(
+        {
+            "is_on": _flag("Whether winners of `kvbench tune` may be used."),
+            "digest": _text("Which configuration was used for what, hashed; of nothing, where all defaults ran."),
+            "configurations": {
+                "type": "array",
+                "items": _open("Kernel, the shape that it was tuned for, and the configuration."),
+                "description": "What was used.",
+            },
+        },
+        "Tuned kernel configurations.",
     )
 
 
@@ -119,6 +135,7 @@ def _case() -> Schema:
             "engine": _open("The engine section, every `auto` resolved.", null=True),
             "workload": _open("The workload section.", null=True),
             "kernel": _open("The kernel section.", null=True),
+            "tuned": _open("Layer group → tuned kernel configuration; empty where the default runs."),
             "max_context": _count("Longest sequence, tokens.", null=True),
             "workload_digest": _text("Its workload.", null=True),
             "memory_bytes": _count("Device memory that it was planned to take."),

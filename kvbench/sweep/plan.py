@@ -16,6 +16,7 @@ from kvbench.spec.suite import Suite
 from kvbench.sweep.code_digest import cost_model_digest, engine_digest, kernel_digest
 from kvbench.sweep.machine import Machine
 from kvbench.sweep.memory import Memory
+from kvbench.sweep.tuned import TunedConfigurations
 from kvbench.workload.build import Workload
 
 
@@ -47,6 +48,7 @@ class SweepPlan:
     threads: int
     repetitions: int
     cases: list[PlannedCase]
+    tuned: TunedConfigurations
     auto_kv_bytes: int | None = None
     workloads: dict[str, Workload] = field(default_factory=dict)
     models: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -93,6 +95,7 @@ class SweepPlan:
             "measure": self.suite.measure.model_dump(mode="json"),
             "slo": self.suite.slo.model_dump(mode="json"),
             "auto_kv_memory_bytes": self.auto_kv_bytes,
+            "tuned": self.tuned.facts(),
             "engine_digest": engine_digest(),
             **({"cost_model_code_digest": cost_model_digest()} if self.machine.is_virtual else {}),
             "kernel_digest": kernel_digest(),
@@ -128,6 +131,7 @@ def _case_facts(case: PlannedCase) -> dict[str, Any]:
         "engine": case.job.engine,
         "workload": case.job.workload,
         "kernel": case.job.kernel,
+        "tuned": case.job.tuned,
         "max_context": case.job.max_context,
         "workload_digest": case.job.workload_digest,
         "memory_bytes": case.memory.device_total,

@@ -19,6 +19,7 @@ from kvbench.spec.fields import Settings
 from kvbench.spec.load import LoadedSuite
 from kvbench.spec.suite import CacheState, ModelSettings
 from kvbench.spec.workload import WorkloadSettings
+from kvbench.store.files import to_text
 from kvbench.store.setting_columns import setting_row
 from kvbench.sweep import refusals, resolve
 from kvbench.sweep.branches import cannot_branch, too_wide
@@ -27,6 +28,7 @@ from kvbench.sweep.labels import labels
 from kvbench.sweep.machine import Machine, find_machine
 from kvbench.sweep.memory import Memory, auto_kv_bytes, does_not_fit, engine_memory, kernel_memory, tiers_do_not_fit
 from kvbench.sweep.plan import PlannedCase, SweepPlan
+from kvbench.sweep.tuned import TunedConfigurations
 from kvbench.workload.beforehand import requests_before
 from kvbench.workload.build import Workload, build_workload
 from kvbench.workload.sharing import explainable_hit_tokens, explainable_tokens_inside_blocks
@@ -41,7 +43,8 @@ def make_plan(loaded: LoadedSuite, *, repetitions: int | None = None, auto_kv_by
     machine = find_machine(suite.measure)
     threads = Host().usable_cores() if suite.measure.threads == "auto" else int(suite.measure.threads)
     samples = repetitions or (1 if machine.is_virtual else suite.measure.repetitions)
-    plan = SweepPlan(loaded, machine, threads, samples, [])
+    tuned = TunedConfigurations(machine, threads, is_on=suite.measure.tuned)
+    plan = SweepPlan(loaded, machine, threads, samples, [], tuned)
     cases = expand(suite)
     plan.auto_kv_bytes = auto_kv_bytes or _auto_kv_bytes(cases, machine)
     planner = _Planner(plan)
@@ -99,12 +102,14 @@ class _Planner:
         memory = kernel_memory(case.kernel, geometry)
         attention = resolve.resolve_attention(case.kernel.attention, self._plan.machine)
         kernel = case.kernel.model_copy(update={"attention": attention})
+        tuned = self._plan.tuned.of_kernel(kernel, geometry)
         columns = {
             **self._columns(case, geometry),
+            **_tuned_column(tuned),
             **setting_row({"kernel": kernel, "measure": suite.measure}),
             **case.axes,
         }
-        job = self._job(case, columns, geometry, {"kernel": kernel.model_dump(mode="json")})
+        job = self._job(case, columns, geometry, {"kernel": kernel.model_dump(mode="json")}, tuned=tuned)
         return PlannedCase(case, job, label, memory, refusal=does_not_fit(memory, self._plan.machine))
 
     def _engine(self, case: Case, label: str) -> PlannedCase:
@@ -123,8 +128,10 @@ class _Planner:
         settings: dict[str, Settings] = {"model": model, "engine": engine, "workload": case.workload}
         measure = self._plan.suite.measure.model_copy(update={"cache_state": case.cache_state})
         sections = {name: section.model_dump(mode="json") for name, section in settings.items()}
+        tuned = self._plan.tuned.of_engine(engine, geometry, workload)
         columns = {
             **self._columns(case, geometry),
+            **_tuned_column(tuned),
             **setting_row({**settings, "measure": measure, "slo": self._plan.suite.slo}),
             **case.axes,
             "workload_digest": workload.digest,
@@ -133,7 +140,7 @@ class _Planner:
             "cache_dtype": engine.kv_dtype,
         }
         job = replace(
-            self._job(case, columns, geometry, sections, workload=workload),
+            self._job(case, columns, geometry, sections, workload=workload, tuned=tuned),
             max_context=limit,
             workload_digest=workload.digest,
             explainable_hit_tokens=self._explain(workload, engine, geometry, case.cache_state),
@@ -169,6 +176,7 @@ class _Planner:
         geometry: ModelGeometry,
         sections: dict[str, Any],
         workload: Workload | None = None,
+        tuned: dict[str, dict[str, Any]] | None = None,
     ) -> CaseJob:
         facts: dict[str, object] = {
             "sections": sections,
@@ -177,6 +185,7 @@ class _Planner:
             "device": self._plan.device.name,
             **self._clock_facts(),
             "workload": workload.digest if workload else None,
+            **({"tuned": tuned} if tuned else {}),
         }
         if case.kind == "engine" and case.model.weights == "checkpoint" and not self._plan.machine.is_virtual:
             facts["checkpoint"] = self._plan.models[sections["model"]["name"]]["checkpoint"]
@@ -193,6 +202,7 @@ class _Planner:
             engine=sections.get("engine"),
             workload=sections.get("workload"),
             kernel=sections.get("kernel"),
+            tuned=tuned or {},
             timeout_s=self._plan.suite.measure.timeout_s,
         )
 
@@ -259,6 +269,10 @@ class _Planner:
             before = requests_before(workload, state, self._plan.suite.measure.steady_share)
             self._explained[key] = explain(workload, block_size, geometry.vocab_size, before)
         return self._explained[key]
+
+
+def _tuned_column(tuned: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    return {"tuned": to_text(tuned)} if tuned else {}
 
 
 def _rejections(count: int, total: int, arithmetic: str) -> tuple[str, ...]:

@@ -107,6 +107,7 @@ class _Sweep:
         rates = self.plan.machine.rates
         if rates is not None:
             yield f"virtual clock: no device is timed; {self.plan.device.name} by the cost model {rates.label}"
+        yield from self.plan.tuned.foreword()
         yield from self.folder.problems
         if todo < self.total:
             yield f"{self.total - todo} of {self.total} samples are there already and are kept"

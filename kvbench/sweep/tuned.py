@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from kvbench.geometry.dtypes import scales_per_token, storage_dtype
 from kvbench.geometry.memory import kv_bytes_per_token
 from kvbench.tuned.files import read_store
-from kvbench.tuned.key import bucket, device_label, key_of
+from kvbench.tuned.key import bucket, device_label, key_of, layer_label
 from kvbench.tuned.table import Match, TunedTable, retune_hint
 from kvbench.tuned.winner import Winner, table_digest
 from kvbench_kernels.specs import KernelShape
@@ -26,27 +25,22 @@ KERNELS = {"numba": ("decode_numba", "kvbench_kernels.decode_numba", "numba", "f
 """Attention backend → kernel, its page, its compiler, and the dtype of its queries"""
 
 
-def group_label(group: LayerGroup, latent_rank: int = 0) -> str:
-    """How a layer group is named in `tuned`: kind and heads, as in `full 8x128+128`."""
-    return f"{group.kind} {group.kv_heads}x{group.k_head_dim}+{latent_rank or group.v_head_dim}"
-
-
 class TunedConfigurations:
     """Looks up what cases ask for, and remembers what was used and what was stale.
 
     `is_on` False (`measure.tuned`, `--no-tuned`, a virtual clock): nothing is looked up."""
 
     def __init__(self, machine: Machine, threads: int, *, is_on: bool) -> None:
-        found = read_store() if is_on and not machine.is_virtual else None
+        self.is_on = is_on and not machine.is_virtual
+        found = read_store() if self.is_on else None
         self._table = found.table if found else TunedTable()
         self._device = device_label(machine.device.kind, machine.device.name, threads)
         self._used: dict[str, Winner] = {}
         self._notes: dict[str, None] = dict.fromkeys(found.problems if found else ())
-        self.is_on = is_on
 
     def of_kernel(self, kernel: KernelSettings, geometry: ModelGeometry) -> dict[str, dict[str, Any]]:
         """Group label → configuration, of a kernel case; empty where the defaults run."""
-        shapes = {group_label(geometry.groups[0]): kernel_case_shape(kernel)}
+        shapes = {_label(geometry.groups[0]): kernel_case_shape(kernel)}
         return self._of(kernel.attention, shapes)
 
     def of_engine(
@@ -62,8 +56,7 @@ class TunedConfigurations:
             "is_on": self.is_on,
             "digest": table_digest(used),
             "configurations": [
-                {"kernel": w.key.kernel, "shape": w.key.label, "configuration": w.configuration, "digest": w.digest}
-                for w in used
+                {"kernel": w.key.kernel, "shape": w.key.label, "configuration": w.configuration} for w in used
             ],
         }
 
@@ -110,16 +103,14 @@ def kernel_case_shape(kernel: KernelSettings) -> KernelShape:
     )
 
 
-def engine_case_shapes(
-    engine: EngineSettings, geometry: ModelGeometry, workload: Workload
-) -> dict[str, KernelShape]:
+def engine_case_shapes(engine: EngineSettings, geometry: ModelGeometry, workload: Workload) -> dict[str, KernelShape]:
     """Group label → the decode that an engine case spends its time on, `kv_memory` and `attention` resolved.
 
     Context: the mean over decoded tokens. Batch: as many sequences as the settings, the requests and the pool allow."""
     batch, context = _typical(engine, geometry, workload)
     rank = geometry.latent.kv_lora_rank if geometry.latent else 0
     return {
-        group_label(group, rank if group.kind == "latent" else 0): KernelShape(
+        _label(group, rank): KernelShape(
             query_dtype=_query_dtype(engine.attention),
             kv_dtype=engine.kv_dtype,
             has_block_scales=_has_block_scales(engine.kv_dtype, engine.kv_scales),
@@ -159,11 +150,14 @@ def _typical(engine: EngineSettings, geometry: ModelGeometry, workload: Workload
     return max(1, batch), context
 
 
+def _label(group: LayerGroup, latent_rank: int = 0) -> str:
+    v_dim = latent_rank if group.kind == "latent" else group.v_head_dim
+    return layer_label(group.kind, group.kv_heads, group.k_head_dim, v_dim)
+
+
 def _query_dtype(backend: str) -> str:
     return KERNELS[backend][3] if backend in KERNELS else "fp32"
 
 
 def _has_block_scales(kv_dtype: str, kv_scales: str) -> bool:
     return scales_per_token(kv_scales) and storage_dtype(kv_dtype).scale_bytes > 0
-
-

@@ -19,8 +19,8 @@ from tempfile import TemporaryFile
 from typing import IO, Any, Self
 
 from kvbench.errors import CannotRunError
-from kvbench.tune.worker import THREAD_VARIABLES
 
+THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS")
 PREPARE_TIMEOUT_S = 180.0
 
 

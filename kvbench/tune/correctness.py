@@ -9,12 +9,12 @@ if TYPE_CHECKING:
 
 TOLERANCE = {"fp32": 1e-4, "fp16": 5e-3, "bf16": 3e-2}
 """Most that a row may be off, ‖row − reference‖ ÷ ‖reference‖, by the dtype in which the kernel computes: some units in
-its last place, over sums of thousands of terms. K and V are those that are stored, so their dtype costs nothing here."""
+its last place, over sums of thousands of terms. K and V are those that are stored: their dtype costs nothing here."""
 
 
 def verdict(output: Tensor, expected: Tensor, query_dtype: str) -> tuple[float, str | None]:
-    """The worst row's error, and why the output is wrong; None when it is right. Rows whose reference is zero (sequences
-    without tokens) must be zero."""
+    """The worst row's error, and why the output is wrong, None when it is right. Rows whose reference is zero
+    (sequences without tokens) must be zero."""
     found = output.detach().double().cpu().reshape(-1, output.shape[-1])
     wanted = expected.reshape(found.shape)
     is_missing = found.isnan()

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from kvbench.engine.kvstore.store import KVStore
 from kvbench.engine.kvstore.scales import TensorScales
+from kvbench.engine.kvstore.store import KVStore
 from kvbench.geometry.dtypes import storage_dtype
 from kvbench.tune.one_layer import CAP, WINDOW, one_layer
 

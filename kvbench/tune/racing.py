@@ -1,9 +1,9 @@
 """When a configuration is slow enough to stop timing it.
 
 A trial is timed in rungs of 3, 9 and 27 calls. After a rung it is dropped when even its quickest call took longer than
-the best so far's median by more than the rung's margin: 20 %, 5 %, 2 %. Noise makes calls slower, hardly ever faster, so
-the quickest of several is a cautious estimate; at equal speed the chance to be dropped by the first rung is small and
-what was dropped by a mistake costs the search one good neighbour, not the result: winners are measured again anyway.
+the best so far's median by more than the rung's margin: 20 %, 5 %, 2 %. Noise makes calls slower, hardly ever faster,
+so the quickest of several is a cautious estimate. What is dropped keeps the median that it has, so a mistake costs the
+search some knowledge and not the result: the best are measured again anyway.
 """
 
 from __future__ import annotations

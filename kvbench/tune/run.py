@@ -5,11 +5,11 @@ Trials run in child processes (`tune/worker.py`); here is who is tried next, and
 
 from __future__ import annotations
 
+import math
 import random
 import statistics
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections import Counter
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -200,12 +200,10 @@ def told(outcome: Outcome) -> str:
     return f"{spelled(winner.configuration)} beats the default: {was}, {gain}"
 
 
-def _first(
-    tunable: Tunable, shape: KernelShape, space: Space, table: TunedTable, key: TunedKey
-) -> tuple[int, ...]:
+def _first(tunable: Tunable, shape: KernelShape, space: Space, table: TunedTable, key: TunedKey) -> tuple[int, ...]:
     """The default, then winners of the likest shapes."""
     likely = [tunable.default(shape), *(w.configuration for w in table.neighbours(key)[:NEIGHBOURS])]
-    places = [space.place.get(tuple(c.get(name) for name in space.names)) for c in likely]  # type: ignore[arg-type]
+    places = [space.place.get(tuple(c[name] for name in space.names)) for c in likely if set(space.names) <= set(c)]
     if places[0] is None:
         raise CannotRunError(f"the default configuration is not in the space of {tunable.name} for this shape")
     return tuple(dict.fromkeys(place for place in places if place is not None))
@@ -213,7 +211,7 @@ def _first(
 
 def _outcome(key: TunedKey, search: _Search, default: int) -> Outcome:
     trials = search.record.trials
-    statuses = {status: sum(t.status == status for t in trials) for status in dict.fromkeys(t.status for t in trials)}
+    statuses: dict[str, int] = dict(Counter(trial.status for trial in trials))
     times = search.times()
     if default not in times:
         trial = search.record.trials[0] if trials else None
@@ -227,8 +225,6 @@ def _outcome(key: TunedKey, search: _Search, default: int) -> Outcome:
 
 
 def _winner(key: TunedKey, choice: Choice, chosen: list[dict[str, Any]], rounds: int, trials: int) -> Winner:
-    import math
-
     gains = [1.0, 1.0, 1.0] if choice.is_default else [math.exp(-x) for x in (choice.mean, choice.high, choice.low)]
     return Winner(
         key=key,

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
+from kvbench.store.parts import now
 from kvbench.tune.racing import race
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ def try_configuration(child: Child, configuration: Configuration, best_s: float 
     start = time.monotonic()
     values = dict(configuration)
     checked = child.ask({"op": "check", "configuration": values}, timeout_s)
-    numbers = {name: checked.get(name) for name in ("error_rel", "compile_s", "check_s")}
+    numbers: dict[str, Any] = {name: checked.get(name) for name in ("error_rel", "compile_s", "check_s")}
     if checked["status"] != "correct":
         return _finished(Trial(values, checked["status"], checked.get("error"), **numbers), start)
     lost: dict[str, Any] = {}
@@ -64,15 +65,9 @@ def try_configuration(child: Child, configuration: Configuration, best_s: float 
     raced = race(more, best_s)
     if raced is None:
         return _finished(Trial(values, lost["status"], lost.get("error"), **numbers), start)
-    found = Trial(
-        values, "correct", time_s=raced.median, times=raced.times, is_dropped=raced.is_dropped, **numbers
-    )
+    found = Trial(values, "correct", time_s=raced.median, times=raced.times, is_dropped=raced.is_dropped, **numbers)
     return _finished(found, start)
 
 
 def _finished(trial: Trial, start: float) -> Trial:
-    from dataclasses import replace
-
-    from kvbench.store.parts import now
-
     return replace(trial, trial_s=time.monotonic() - start, finished_at=now())

@@ -37,9 +37,13 @@ COLUMNS: dict[str, tuple[pa.DataType, str, str]] = {
 def write_trials(path: Path, rows: Sequence[Mapping[str, Any]], facts: Mapping[str, Any]) -> None:
     """`rows` as `trial_row` makes them; `facts` go into the file's metadata as JSON."""
     fields = [
-        pa.field(name, kind, metadata={"unit": unit, "description": text}) for name, (kind, unit, text) in COLUMNS.items()
+        pa.field(name, kind, metadata={"unit": unit, "description": text})
+        for name, (kind, unit, text) in COLUMNS.items()
     ]
-    metadata = {b"kvbench.tune_schema_version": str(SCHEMA_VERSION).encode(), b"kvbench.tune": json.dumps(facts).encode()}
+    metadata = {
+        b"kvbench.tune_schema_version": str(SCHEMA_VERSION).encode(),
+        b"kvbench.tune": json.dumps(facts).encode(),
+    }
     table = pa.Table.from_pylist([dict(row) for row in rows], schema=pa.schema(fields, metadata=metadata))
     temporary = path.with_name(f".{path.name}")
     with write_errors(path):

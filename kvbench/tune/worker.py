@@ -10,36 +10,45 @@ import json
 import os
 import sys
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from kvbench.tune.tunable import Configuration, Prepared
 
-THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS")
 _COMPILER_MODULES = ("numba.core.errors", "triton.compiler", "triton.runtime.errors", "llvmlite")
 
 
 class Workbench:
     """One shape's buffers, and what is done with a configuration on them."""
 
-    def __init__(self, send: Any) -> None:
+    def __init__(self, send: Callable[[str, Any], None]) -> None:
         self._send = send
         self._prepared: Prepared | None = None
         self._device = "cpu"
         self._query_dtype = "fp32"
+        self._timer: Any = None
 
     def answer(self, request: dict[str, Any]) -> dict[str, Any]:
-        steps = {"prepare": self._prepare, "check": self._check, "time": self._time}
+        steps: dict[str, Callable[..., dict[str, Any]]] = {
+            "prepare": self._prepare,
+            "check": self._check,
+            "time": self._time,
+        }
         return steps[request.pop("op")](**request)
 
     def _prepare(self, tunable: str, shape: dict[str, Any], device: str, seed: int, threads: int) -> dict[str, Any]:
         _set_up(threads)
+        from kvbench.measure.timers import timer_for
         from kvbench.tune.tunable import make_tunable
         from kvbench_kernels.specs import KernelShape
 
         self._send("phase", "prepare")
         kernel_shape = KernelShape(**shape)
         self._device, self._query_dtype = device, kernel_shape.query_dtype
+        self._timer = timer_for(device, "hot")
         self._prepared = make_tunable(tunable).prepare(kernel_shape, device, seed)
         return {"bytes_per_call": self._prepared.bytes_per_call}
 
@@ -76,17 +85,10 @@ class Workbench:
         times: list[float] = []
         begin = time.perf_counter()
         while len(times) < calls or sum(times) < min_s:
-            times.append(self._one(prepared, configuration))
+            times.append(self._timer(partial(prepared.launch, configuration)).device_s)
             if time.perf_counter() - begin > max_s:
                 break
         return {"status": "correct", "times": times}
-
-    def _one(self, prepared: Prepared, configuration: Configuration) -> float:
-        if self._device == "cuda":
-            return _cuda_time(lambda: prepared.launch(configuration))
-        start = time.perf_counter()
-        prepared.launch(configuration)
-        return time.perf_counter() - start
 
     def _settle(self) -> None:
         if self._device == "cuda":
@@ -110,17 +112,6 @@ def _set_up(threads: int) -> None:
 
     torch.set_num_threads(threads)
     kvbench_kernels.set_threads(threads)
-
-
-def _cuda_time(call: Any) -> float:
-    import torch
-
-    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    start.record()
-    call()
-    end.record()
-    end.synchronize()
-    return float(start.elapsed_time(end)) / 1e3
 
 
 def _failed(status: str, error: str, **numbers: Any) -> dict[str, Any]:

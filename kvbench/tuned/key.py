@@ -62,7 +62,8 @@ class TunedKey:
         heads = f"{self.query_heads}/{self.kv_heads} heads × {self.k_dim}"
         heads += f"+{self.v_dim}" if self.v_dim != self.k_dim else ""
         rules = "".join(f", {name}" for name in ("window", "sinks", "cap") if getattr(self, f"has_{name}"))
-        return f"{self.kv_dtype}, block {self.block_size}, {heads}, {self.layout}, batch {self.batch} × {self.context}{rules}"
+        stored = f"{self.kv_dtype}, block {self.block_size}, {heads}, {self.layout}"
+        return f"{stored}, batch {self.batch} × {self.context}{rules}"
 
 
 def bucket(count: int) -> int:
@@ -78,6 +79,12 @@ def key_of(kernel: str, page: str, compiler: str, device: str, shape: KernelShap
     return TunedKey(
         kernel=kernel, source=source_digest(page), device=device, compiler=compiler_version(compiler), **facts
     )
+
+
+def layer_label(kind: str, kv_heads: int, k_dim: int, v_dim: int) -> str:
+    """How a case's configurations name the layers that they are for: `full 8x128+128`; the kind is of the layer group,
+    `v_dim` of a latent layer the part of its row that is V."""
+    return f"{kind} {kv_heads}x{k_dim}+{v_dim}"
 
 
 def device_label(kind: str, name: str, threads: int) -> str:

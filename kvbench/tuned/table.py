@@ -8,7 +8,7 @@ size can be slower than the default.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass
 
 from kvbench.tuned.key import TunedKey
 from kvbench.tuned.winner import Winner
@@ -86,6 +86,5 @@ def _circumstances(key: TunedKey) -> tuple[str, ...]:
 
 def _unlike(one: TunedKey, other: TunedKey) -> int:
     """Fields in which shapes differ, sixteen times as much as a step of a bucket."""
-    bare = [replace(key, batch=0, context=0) for key in (one, other)]
-    fields = sum(getattr(bare[0], name) != getattr(bare[1], name) for name in TunedKey.__dataclass_fields__)
-    return 16 * fields + sum(_steps(one, other))
+    pairs = zip(astuple(one.rest), astuple(other.rest), strict=True)
+    return 16 * len([1 for mine, theirs in pairs if mine != theirs]) + sum(_steps(one, other))

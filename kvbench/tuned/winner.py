@@ -66,8 +66,10 @@ def winner_from(data: Any, name: str) -> Winner:
 
 
 def table_digest(winners: list[Winner]) -> str:
-    """One digest of several entries, whatever their order."""
-    return hashlib.sha256("\n".join(sorted(w.digest for w in winners)).encode()).hexdigest()[:32]
+    """One digest of which configuration is used for what; the evidence, the source's version and the order of entries
+    do not count."""
+    facts = sorted(_canonical([w.key.kernel, w.key.label, w.configuration]) for w in winners)
+    return hashlib.sha256("\n".join(facts).encode()).hexdigest()[:32]
 
 
 def _check(winner: Winner) -> None:

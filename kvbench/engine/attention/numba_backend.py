@@ -10,6 +10,7 @@ import torch
 from kvbench.engine.attention.grouped import causal_attention
 from kvbench.engine.attention.rule import PLAIN, ScoreRule
 from kvbench.engine.attention.staging import stage
+from kvbench.tuned.key import layer_label
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from kvbench.engine.batch import StepBatch
+    from kvbench.engine.kvstore.layout import BlockLayout
     from kvbench.engine.kvstore.pool import LayerView
     from kvbench.engine.kvstore.store import KVStore
 
@@ -29,11 +31,13 @@ class NumbaAttention:
 
     name = "numba"
 
-    def __init__(self, config: Mapping[str, Any] | None = None) -> None:
-        """`config` the fields of a tuned `decode_config.Config`; None is the default."""
+    def __init__(self, tuned: Mapping[str, Mapping[str, Any]] | None = None) -> None:
+        """`tuned`: label of a layer group (`tuned.key.layer_label`) → fields of a `decode_config.Config`."""
         from kvbench_kernels import decode_config, decode_numba, runtime
 
-        self._config = decode_config.Config(**config) if config else decode_config.DEFAULT
+        self._default = decode_config.DEFAULT
+        self._tuned = {label: decode_config.Config(**fields) for label, fields in (tuned or {}).items()}
+        self._configs: dict[int, Any] = {}
         self._kernel, self._parts, self._arguments = decode_numba.decode, runtime.parts, decode_numba.arguments
         self._no_window: int = decode_numba.NO_WINDOW
 
@@ -61,6 +65,7 @@ class NumbaAttention:
     def _decode(self, q: Tensor, view: LayerView, group: int, rule: ScoreRule, out: Tensor) -> None:
         layout, window = view.layout, self._staged.windows[group]
         row = layout.k_dim if layout.is_latent else layout.k_dim + layout.v_dim
+        config = self._configs.get(group) or self._configured(group, layout, window)
         self._kernel(
             q.float().contiguous().numpy(),
             view.flat,
@@ -84,5 +89,12 @@ class NumbaAttention:
             layout.v_scale_base,
             layout.head_rows,
             layout.token_rows,
-            *self._arguments(self._config, self._parts(self._staged.decode_tokens[group] * layout.kv_heads * row)),
+            *self._arguments(config, self._parts(self._staged.decode_tokens[group] * layout.kv_heads * row)),
         )
+
+    def _configured(self, group: int, layout: BlockLayout, window: int | None) -> Any:
+        """The group's configuration, looked up once."""
+        kind = "latent" if layout.is_latent else "full" if window is None else "window"
+        label = layer_label(kind, layout.kv_heads, layout.k_dim, layout.v_dim)
+        self._configs[group] = self._tuned.get(label, self._default)
+        return self._configs[group]

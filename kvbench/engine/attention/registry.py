@@ -6,8 +6,9 @@ in `engine/automatic.py`.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from importlib import import_module
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import torch
 
@@ -27,6 +28,8 @@ _BACKENDS = {
 }
 _DEVICES = {"numba": ("cpu",)}
 """Devices that a backend is bound to; those not named run anywhere."""
+_TUNABLE = ("numba",)
+Tuned = Mapping[str, Mapping[str, Any]]
 
 
 class AttentionBackend(Protocol):
@@ -45,8 +48,9 @@ class AttentionBackend(Protocol):
         ...
 
 
-def attention_backend(name: str, device: str | torch.device) -> AttentionBackend:
-    """A new backend; `auto` is numba on a CPU, torch on CUDA."""
+def attention_backend(name: str, device: str | torch.device, tuned: Tuned | None = None) -> AttentionBackend:
+    """A new backend; `auto` is numba on a CPU, torch on CUDA. `tuned`: label of a layer group → a configuration of the
+    backend's kernel, as `kvbench tune` found it; `UsageError` for a backend that has none."""
     kind = torch.device(device).type
     chosen = ATTENTION.get(kind, "torch") if name == "auto" else name
     if chosen not in _BACKENDS:
@@ -54,4 +58,7 @@ def attention_backend(name: str, device: str | torch.device) -> AttentionBackend
     if kind not in _DEVICES.get(chosen, (kind,)):
         raise CannotRunError(f"attention backend {chosen} does not run on {kind}", hint='set attention = "auto"')
     module, _, attribute = _BACKENDS[chosen].partition(":")
-    return cast("AttentionBackend", getattr(import_module(module), attribute)())
+    make = getattr(import_module(module), attribute)
+    if tuned and chosen not in _TUNABLE:
+        raise UsageError(f"attention backend {chosen} has no tuned configurations", hint="leave `tuned` out")
+    return cast("AttentionBackend", make(tuned) if tuned else make())
