@@ -1,0 +1,108 @@
+"""A sweep uses what was tuned for its shapes, says so, and is not to be mixed with one that did not."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kvbench.devices.host import Host
+from kvbench.spec.load import from_effective
+from kvbench.sweep.planner import make_plan
+from kvbench.sweep.run import run_plan
+from kvbench.tuned.files import keep
+from kvbench.tuned.key import device_label, key_of
+from kvbench_kernels.specs import KernelShape
+from tests.tuned.entries import winner
+
+KERNEL = {"kernel": {"batch": 3, "context": 200, "attention": "numba"}, "measure": {"repetitions": 1, "threads": 1}}
+ENGINE = {
+    "model": {"name": "tiny-llama"},
+    "engine": {"kv_memory": "1MiB", "max_context": 256},
+    "workload": {"requests": 4, "input_tokens": 40, "output_tokens": 8},
+    "measure": {"repetitions": 1, "threads": 1, "device": "cpu"},
+}
+TUNED = {"split": 64, "tile": 16, "threads": 1}
+
+
+def planned(suite: dict[str, Any], **measure: Any) -> Any:
+    return make_plan(from_effective({"name": "t", **suite, "measure": {**suite["measure"], **measure}}))
+
+
+def tuned_for(shape: KernelShape, **changes: Any) -> None:
+    device = device_label("cpu", Host().cpu_model(), 1)
+    key = key_of("decode_numba", "kvbench_kernels.decode_numba", "numba", device, shape)
+    from dataclasses import replace
+
+    keep(winner(replace(key, **changes), TUNED))
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KVBENCH_CACHE_DIR", str(tmp_path / "cache"))
+
+
+def test_a_kernel_case_runs_the_winner_of_its_bucket_and_the_run_names_it(tmp_path: Path) -> None:
+    tuned_for(KernelShape("fp32", "fp32", False, 16, 8, 2, 64, 64, "hnd", batch=4, context=256))
+    plan = planned(KERNEL)
+    (case,) = plan.cases
+    assert case.job.tuned == {"full 2x64+64": TUNED}
+    run = run_plan(plan, out=tmp_path)
+    assert list(run.cases["status"]) == ["ok"]
+    assert json.loads(run.cases["tuned"][0]) == {"full 2x64+64": TUNED}
+    facts = run.manifest["controlled"]["tuned"]
+    assert facts["is_on"]
+    assert [used["configuration"] for used in facts["configurations"]] == [TUNED]
+    assert any("split 64" in line for line in plan.tuned.foreword())
+
+
+def test_without_tuned_the_default_runs_and_it_is_another_sample() -> None:
+    plain = planned(KERNEL)
+    tuned_for(KernelShape("fp32", "fp32", False, 16, 8, 2, 64, 64, "hnd", batch=4, context=256))
+    off, on = planned(KERNEL, tuned=False), planned(KERNEL)
+    assert off.cases[0].job.tuned == {}
+    assert off.to_dict()["tuned"]["configurations"] == []
+    assert off.cases[0].job.fingerprint == plain.cases[0].job.fingerprint != on.cases[0].job.fingerprint
+    assert off.to_dict()["tuned"]["digest"] != on.to_dict()["tuned"]["digest"]
+
+
+def test_an_engine_case_gets_the_winner_of_its_mean_context_and_its_batch(tmp_path: Path) -> None:
+    """Four requests, and (40 + 8 / 2) tokens of context over the decoded tokens: bucket 4 × 64."""
+    from kvbench.geometry.resolve import resolve_model
+
+    model = resolve_model("tiny-llama")
+    (group,) = model.groups
+    heads = (model.query_heads, group.kv_heads, group.k_head_dim, group.v_head_dim)
+    tuned_for(KernelShape("fp32", "fp32", False, 16, *heads, "hnd", batch=4, context=64))
+    plan = planned(ENGINE)
+    label = f"full {heads[1]}x{heads[2]}+{heads[3]}"
+    assert plan.cases[0].job.tuned == {label: TUNED}
+    run = run_plan(plan, out=tmp_path)
+    assert list(run.cases["status"]) == ["ok"]
+
+
+def test_a_stale_winner_is_not_used_and_named_with_the_command() -> None:
+    shape = KernelShape("fp32", "fp32", False, 16, 8, 2, 64, 64, "hnd", batch=4, context=256)
+    tuned_for(shape, source="0123456789abcdef")
+    plan = planned(KERNEL)
+    assert plan.cases[0].job.tuned == {}
+    (line,) = plan.tuned.foreword()
+    assert "0123456789abcdef" in line
+    assert "kvbench tune decode_numba" in line
+
+
+def test_a_corrupt_store_is_named_and_the_defaults_run(tmp_path: Path) -> None:
+    (tmp_path / "cache" / "tuned").mkdir(parents=True)
+    (tmp_path / "cache" / "tuned" / "0.json").write_text("{")
+    plan = planned(KERNEL)
+    assert plan.cases[0].job.tuned == {}
+    (line,) = plan.tuned.foreword()
+    assert "0.json" in line
+
+
+def test_the_virtual_clock_looks_nothing_up() -> None:
+    tuned_for(KernelShape("fp32", "fp32", False, 16, 8, 2, 64, 64, "hnd", batch=4, context=256))
+    plan = planned({k: v for k, v in ENGINE.items() if k != "measure"} | {"measure": {"clock": "virtual"}})
+    assert plan.to_dict()["tuned"]["is_on"] is False
