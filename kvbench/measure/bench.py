@@ -93,9 +93,7 @@ class Bench:
 
         if case.kind == "kernel":
             kernel = KernelSettings.model_validate(case.kernel)
-            return kernel_case.measure_kernel_case(
-                kernel, self._job.device, self._measure, observer, tuned=case.tuned
-            )
+            return kernel_case.measure_kernel_case(kernel, self._job.device, self._measure, observer, tuned=case.tuned)
         model = self._model(case)
         found = engine_case.measure_engine_case(case, model, self._measure, self._slo, self._tell(case), observer)
         found.row |= self._kv_error(case, model, found.tensor_scales)
