@@ -62,6 +62,7 @@ LEAST_ROWS = 16
 V_UNITS = {torch.int8: 32.0, torch.float8_e4m3fn: 128.0, torch.float8_e5m2: 16384.0}
 """What scales of V are multiplied by, and the result divided."""
 _LEAST_TOKENS = 128
+_NARROW_ROW = 128
 _PROGRAMS_PER_PROCESSOR = 2
 _GOOD_ENOUGH = 0.85
 _MERGED_AT_ONCE, _MERGE_WARPS = 16, 4
@@ -297,13 +298,14 @@ def decode(
     head_rows: int,
     token_rows: int,
     splits: int = 1,
-    config: Config = DEFAULT,
+    config: Config | None = None,
     scratch: Tensor | None = None,
 ) -> None:
-    """Into `out`. `scratch` is what `scratch_for` gives, of the caller where launches must not allocate."""
+    """Into `out`, by `default_for` unless a configuration is given. `scratch` is what `scratch_for` gives, of the caller where launches must not allocate."""
     batch, query_heads = q.shape[:2]
     if batch == 0:
         return
+    config = config or _default(_in_float32(q.dtype, data.dtype), max(k_dim, v_dim))
     if scratch is None:
         scratch = scratch_for(batch, query_heads, v_dim, splits, q.device)
     partial, partial_lse = scratch, scratch[batch * query_heads * splits * v_dim :]
@@ -398,6 +400,23 @@ def splits_for(
     waves = [programs * splits / slots for splits in range(1, most + 1)]
     fullness = [wave / -(-wave // 1) if wave else 1.0 for wave in waves]
     return 1 + next(i for i, full in enumerate(fullness) if full >= _GOOD_ENOUGH * max(fullness))
+
+
+def default_for(shape: KernelShape) -> Config:
+    """A configuration that spills no register on sm_80, sm_90 and sm_100: DEFAULT, but for wide rows and for products
+    in float32, which use no tensor core. (Products of mixed dtypes in float32 spill at 256 elements in all of them.)"""
+    query, stored = DTYPES[shape.query_dtype], DTYPES[shape.kv_dtype]
+    return _default(_in_float32(query, stored), max(shape.k_dim, shape.v_dim))
+
+
+def _in_float32(query: torch.dtype, stored: torch.dtype) -> bool:
+    return torch.float32 in (query, stored) or (query == torch.float16 and stored == torch.bfloat16)
+
+
+def _default(in_float32: bool, widest: int) -> Config:
+    if in_float32:
+        return Config(tile=32, warps=8)
+    return Config(tile=32) if widest > _NARROW_ROW else DEFAULT
 
 
 def allowed(shape: KernelShape, config: Config) -> str | None:

@@ -52,6 +52,12 @@ def load_page(name: str) -> Page:
         ) from None
 
 
+def default_of(page: Page, shape: KernelShape) -> Any:
+    """What runs this shape where nothing was tuned: the page's `default_for` where it has one, else its `DEFAULT`."""
+    choose = getattr(page, "default_for", None)
+    return choose(shape) if choose is not None else page.DEFAULT
+
+
 def configurations(page: Page, shape: KernelShape) -> list[tuple[Any, str]]:
     """Every configuration of the space in order, the default among them, each with why it cannot be ("" where it can).
 
@@ -60,11 +66,12 @@ def configurations(page: Page, shape: KernelShape) -> list[tuple[Any, str]]:
     found = [
         page.Config(**dict(zip(page.SPACE, values, strict=True))) for values in itertools.product(*page.SPACE.values())
     ]
-    if page.DEFAULT not in found:
-        found.insert(0, page.DEFAULT)
+    default = default_of(page, shape)
+    if default not in found:
+        found.insert(0, default)
     judged = [(config, page.allowed(shape, config) or "") for config in found]
     if all(reason for _, reason in judged):
-        refused = next(reason for config, reason in judged if config == page.DEFAULT)
+        refused = next(reason for config, reason in judged if config == default)
         raise UsageError(
             f"no configuration fits this shape: {refused}", hint="see --heads, --head-dim and --block-size"
         )

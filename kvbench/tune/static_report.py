@@ -12,7 +12,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 from kvbench import __version__
 from kvbench.tune.compile_pool import CompileJob, Outcome, compile_all
-from kvbench.tune.pages import configurations, fields_of, load_page
+from kvbench.tune.pages import configurations, default_of, fields_of, load_page
 from kvbench.tune.prune import STATUSES, Candidate, Judged, judge, spec_key
 from kvbench.tune.static_columns import COLUMNS, write_parquet
 from kvbench.tune.targets import Target, device_of, refuse_dtype
@@ -64,10 +64,11 @@ def static_report(
     refuse_dtype(target, shape.kv_dtype)
     device = device_of(target, gpu)
     page = load_page(kernel)
+    default = default_of(page, shape)
     wanted = configurations(page, shape) if only is None else [(c, page.allowed(shape, c) or "") for c in only]
     candidates = [
         Candidate(
-            fields_of(config), config == page.DEFAULT, refusal, None if refusal else page.compile_spec(shape, config)
+            fields_of(config), config == default, refusal, None if refusal else page.compile_spec(shape, config)
         )
         for config, refusal in wanted
     ]
