@@ -1,8 +1,10 @@
 """Kernels compiled for GPUs that are not there: how a whole space fares, and what ships. Nothing is launched or timed
 but the compiler.
 
-    python benchmarks/compile_space.py [--kernel decode] [--target sm_90] [--kv-dtype bf16,fp8_e4m3,int8] [--jobs 2] [--json]
-    python benchmarks/compile_space.py --shipped [--kernel decode,prefill,write,copy] [--target sm_80,sm_90,sm_100] [--json]
+    python benchmarks/compile_space.py [--kernel decode] [--target sm_90] [--kv-dtype bf16,fp8_e4m3,int8]
+    python benchmarks/compile_space.py --shipped [--kernel decode,prefill,…] [--target sm_80,sm_90,sm_100]
+
+and [--jobs 2] [--json] with either.
 
 The first compiles every configuration of a kernel and counts their fates; the second prints registers, spills, shared
 memory and instructions of what runs where nothing was tuned and of what can win, and exits with 1 if one is not clean.

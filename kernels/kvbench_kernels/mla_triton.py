@@ -226,7 +226,8 @@ def default_for(shape: KernelShape) -> Config:
     """A configuration that spills no register on sm_80, sm_90 and sm_100."""
     if in_float32(shape):
         return Config(tile=16, stages=1)
-    return DEFAULT if shape.query_heads <= DEFAULT.rows else Config(rows=2 * DEFAULT.rows)
+    is_fp8 = shape.kv_dtype.startswith("fp8")  # decoding it takes registers of its own
+    return DEFAULT if is_fp8 or shape.query_heads <= DEFAULT.rows else Config(rows=2 * DEFAULT.rows)
 
 
 def allowed(shape: KernelShape, config: Config) -> str | None:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 PAGES = {
     "decode": "kvbench_kernels.decode_triton",
     "prefill": "kvbench_kernels.prefill_triton",
+    "mla": "kvbench_kernels.mla_triton",
     "copy": "kvbench_kernels.copy_triton",
     "write": "kvbench_kernels.write_triton",
 }

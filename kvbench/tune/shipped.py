@@ -24,7 +24,7 @@ CAN_WIN: dict[str, tuple[Mapping[str, Any], ...]] = {
         {"tile": 16, "warps": 2, "stages": 3},
         {"tile": 128, "warps": 4, "stages": 3},
     ),
-    "prefill": ({"rows": 128, "tile": 64, "warps": 8, "stages": 2},),
+    "prefill": ({"rows": 128, "tile": 32, "warps": 8, "stages": 2},),
 }
 """Kernel → fields that differ from `DEFAULT`; compiled for bf16 and 128 elements a row."""
 WITH_MATRIX_PRODUCTS = ("decode", "prefill", "mla")

@@ -67,9 +67,7 @@ def static_report(
     default = default_of(page, shape)
     wanted = configurations(page, shape) if only is None else [(c, page.allowed(shape, c) or "") for c in only]
     candidates = [
-        Candidate(
-            fields_of(config), config == default, refusal, None if refusal else page.compile_spec(shape, config)
-        )
+        Candidate(fields_of(config), config == default, refusal, None if refusal else page.compile_spec(shape, config))
         for config, refusal in wanted
     ]
     outcomes = _compiled(candidates, target, jobs, timeout_s, log, on_done)

@@ -14,6 +14,8 @@ import pytest
 
 from kvbench.errors import CannotRunError
 from kvbench.tune.compile_pool import CompileJob, compile_all
+from kvbench.tune.pages import load_page
+from kvbench.tune.shapes import kernel_shape
 from kvbench_kernels.specs import CompileSpec
 
 MODULE = "tests.tune.small_kernels"
@@ -80,6 +82,24 @@ def test_k11_a_dot_that_is_too_small_is_a_compile_error_with_its_reason() -> Non
     (small,) = compile_all([planted("small dot")], workers=1)
     assert small.status == "compile_error"
     assert "K >= 16" in small.reason
+
+
+def test_k24_a_pass_that_fails_inside_the_compiler_is_one_line_and_the_run_goes_on(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    """`num_ctas=2`: an assertion in C++ and hundreds of lines of IR; the next job compiles in the same worker."""
+    page, shape = load_page("prefill"), kernel_shape("prefill")
+    broken = CompileJob(page.compile_spec(shape, page.DEFAULT), 90, {"num_ctas": 2})
+    log = io.BytesIO()
+    failed, fine = compile_all([broken, planted("none")], workers=1, log=log)
+    if failed.status == "compiled":
+        pytest.skip("this version of Triton compiles it")
+    assert failed.status in ("compile_error", "crashed")
+    assert "\n" not in failed.reason
+    assert len(failed.reason) <= 300
+    assert log.getvalue().count(b"\n") > 100
+    assert capfd.readouterr() == ("", "")
+    assert fine.status == "compiled"
 
 
 def test_without_triton_the_command_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
