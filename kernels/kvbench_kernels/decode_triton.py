@@ -301,8 +301,8 @@ def decode(
     config: Config | None = None,
     scratch: Tensor | None = None,
 ) -> None:
-    """Into `out`, by `default_for` unless a configuration is given. `scratch` is what `scratch_for` gives, of the caller
-    where launches must not allocate."""
+    """Into `out`, by `default_for` unless a configuration is given. `scratch` is what `scratch_for` gives, the
+    caller's where launches must not allocate."""
     batch, query_heads = q.shape[:2]
     if batch == 0:
         return
