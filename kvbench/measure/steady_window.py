@@ -64,7 +64,10 @@ def _tokens_inside(request: RequestRecord, begin_s: float, end_s: float) -> int:
     if request.ttft_s is None:
         return 0
     first = request.arrival_s + request.ttft_s
-    if first > end_s or (request.e2e_s is not None and request.arrival_s + request.e2e_s <= begin_s):
+    last = request.arrival_s + request.e2e_s if request.e2e_s is not None else np.inf
+    if first > end_s or last <= begin_s:
         return 0
+    if begin_s < first and last <= end_s:
+        return request.output_tokens
     times = first + np.concatenate([[0.0], np.cumsum(request.itl_s)])
     return int(((times > begin_s) & (times <= end_s)).sum())

@@ -24,6 +24,8 @@ FLUSH_FACTOR = 2
 """Bytes written by a flush, in sizes of the last-level cache: with less, a cache that replaces at random keeps some."""
 UNKNOWN_CACHE_BYTES = 64 << 20
 _fill: Any = torch.utils.deterministic
+_set_deterministic: Any = torch._C._set_deterministic_algorithms
+"""What `torch.use_deterministic_algorithms` calls, without its import of the whole compiler (1.4 s)"""
 _SPIN_CYCLES = 400_000
 """About 0.2 ms at 2 GHz: longer than Python takes to launch a kernel."""
 
@@ -118,10 +120,10 @@ def poisoned_memory() -> Iterator[None]:
         torch.is_deterministic_algorithms_warn_only_enabled(),
         _fill.fill_uninitialized_memory,
     )
-    torch.use_deterministic_algorithms(True, warn_only=True)
+    _set_deterministic(True, warn_only=True)
     _fill.fill_uninitialized_memory = True
     try:
         yield
     finally:
-        torch.use_deterministic_algorithms(before[0], warn_only=before[1])
+        _set_deterministic(before[0], warn_only=before[1])
         _fill.fill_uninitialized_memory = before[2]
