@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import itertools
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from importlib import import_module
@@ -22,6 +23,7 @@ PAGES = {
     "write": "kvbench_kernels.write_triton",
 }
 """Name → module."""
+_MODULE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+")
 
 
 class Page(Protocol):
@@ -40,17 +42,24 @@ class Page(Protocol):
 def load_page(name: str) -> Page:
     """A kernel's page by its name, or by its module's. `UsageError` for an unknown one, `CannotRunError` where what it
     needs is not installed."""
-    module = name if "." in name else PAGES.get(name)
+    module = name if _MODULE.fullmatch(name) else PAGES.get(name)
     if module is None:
         close = difflib.get_close_matches(name, PAGES, n=1)
         hint = f"did you mean {close[0]}?" if close else f"one of {', '.join(PAGES)}"
         raise UsageError(f"no Triton kernel {name!r}", hint=hint)
     try:
-        return cast("Page", import_module(module))
+        page = import_module(module)
     except ImportError as error:
         raise CannotRunError(
             f"kernel {name} cannot be loaded: {error}", hint="the kernels need triton (Linux)"
         ) from None
+    if not _has_what_a_page_has(page):
+        raise UsageError(f"module {name} is no kernel's page", hint=f"one of {', '.join(PAGES)}")
+    return cast("Page", page)
+
+
+def _has_what_a_page_has(page: Any) -> bool:
+    return all(hasattr(page, name) for name in ("Config", "DEFAULT", "SPACE", "allowed", "compile_spec"))
 
 
 def default_of(page: Page, shape: KernelShape) -> Any:

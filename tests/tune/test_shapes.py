@@ -67,6 +67,12 @@ def test_an_unknown_kernel_is_refused_with_its_nearest_name() -> None:
     assert refused.value.hint == "did you mean prefill?"
 
 
+@pytest.mark.parametrize("name", ["os.path", "..", ".", "", "a..b", "-x", "decode ", "kvbench_kernels.reference", "\0"])
+def test_what_is_no_kernel_is_refused_whatever_it_is(name: str) -> None:
+    with pytest.raises(UsageError, match=r"no Triton kernel|no kernel's page"):
+        load_page(name)
+
+
 def test_a_kernel_that_cannot_be_imported_says_what_is_missing() -> None:
     with pytest.raises(CannotRunError, match="no_such_module"):
         load_page("tests.tune.no_such_module")
