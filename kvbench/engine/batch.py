@@ -10,6 +10,9 @@ import numpy as np
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+PAD_SLOT = -1
+"""Slot of a row that fills up a batch (context length 0): it is written nowhere. Only the Triton path has such rows."""
+
 
 @dataclass(slots=True)
 class StepBatch:

@@ -20,18 +20,20 @@ from kvbench.engine.kvstore.disk import DiskFiles
 from kvbench.engine.kvstore.disk_folder import base_folder, check_disk, open_folder
 from kvbench.engine.kvstore.store import KVStore
 from kvbench.engine.loop import EngineLoop
-from kvbench.engine.memory import Sizes, free_host_bytes, plan_sizes
+from kvbench.engine.memory import Sizes, decode_tokens, free_host_bytes, plan_sizes
+from kvbench.engine.padding import why_no_graphs
 from kvbench.engine.runner import DeviceRunner
 from kvbench.engine.sampling import GREEDY, SamplingParams
 from kvbench.engine.speculation.build import with_drafter
-from kvbench.errors import UsageError
+from kvbench.errors import CannotRunError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from kvbench.engine.attention.registry import Tuned
+    from kvbench.engine.attention.registry import AttentionBackend, Tuned
     from kvbench.engine.beams import BeamParams
     from kvbench.engine.clock import Clock
+    from kvbench.engine.graphs import GraphedDecode
     from kvbench.engine.kvstore.scales import TensorScales
     from kvbench.engine.model import Model
     from kvbench.spec.engine import EngineSettings
@@ -63,9 +65,11 @@ class Engine(EngineLoop):
         self.sizes = plan_sizes(model.geometry, settings, kv_memory_bytes, max_context, _free_bytes(model.device))
         if tensor_scales is None:
             tensor_scales = calibrated(model, settings.kv_dtype, settings.kv_scales, settings.kv_percentile)
-        self.store = _make_store(model, settings, self.sizes, tensor_scales)
         self.attention = attention_backend(settings.attention, model.device, tuned)
-        runner, drafter = with_drafter(DeviceRunner(model, self.store, self.attention), settings, self.sizes)
+        self.store = _make_store(model, settings, self.sizes, tensor_scales, self.attention.stores_by_triton)
+        graphs = _graphs(model, self.store, self.attention, settings, self.sizes)
+        runner = DeviceRunner(model, self.store, self.attention, graphs)
+        runner, drafter = with_drafter(runner, settings, self.sizes)
         super().__init__(
             make_manager(
                 cache_settings(model.geometry, settings, self.sizes, model.weight_dtype, _digest(tensor_scales))
@@ -185,7 +189,31 @@ def _digest(tensor_scales: TensorScales | None) -> str:
     return "" if tensor_scales is None else tensor_scales.digest
 
 
-def _make_store(model: Model, settings: EngineSettings, sizes: Sizes, tensor_scales: TensorScales | None) -> KVStore:
+def _graphs(
+    model: Model, store: KVStore, attention: AttentionBackend, settings: EngineSettings, sizes: Sizes
+) -> GraphedDecode | None:
+    """All of them captured; None where nobody asks, `CannotRunError` where it cannot be."""
+    if (reason := why_no_graphs(settings, model.geometry, model.device.type)) is not None:
+        raise CannotRunError(reason, hint="set cuda_graphs = false")
+    if not settings.cuda_graphs:
+        return None
+    from kvbench.engine.attention.triton_backend import TritonAttention
+    from kvbench.engine.graphs import GraphedDecode
+
+    if not isinstance(attention, TritonAttention):
+        raise CannotRunError(
+            f"cuda_graphs captures the triton backend, and this engine has {attention.name}",
+            hint="install triton, or set cuda_graphs = false",
+        )
+    rows = settings.max_sequences * decode_tokens(settings)
+    graphs = GraphedDecode(model, store, attention, rows, sizes.max_context)
+    graphs.capture_all()
+    return graphs
+
+
+def _make_store(
+    model: Model, settings: EngineSettings, sizes: Sizes, tensor_scales: TensorScales | None, uses_triton: bool
+) -> KVStore:
     return KVStore(
         model.geometry,
         settings.kv_dtype,
@@ -199,6 +227,7 @@ def _make_store(model: Model, settings: EngineSettings, sizes: Sizes, tensor_sca
         device=model.device,
         kv_layout=settings.kv_layout,
         tensor_scales=tensor_scales,
+        uses_triton=uses_triton,
     )
 
 

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from kvbench.engine.attention.registry import AttentionBackend
     from kvbench.engine.batch import StepBatch
     from kvbench.engine.kvstore.store import KVStore
+    from kvbench.engine.transformer import StepInputs
     from kvbench.engine.weights import Weights
     from kvbench.geometry.model import ModelGeometry
 
@@ -80,6 +81,11 @@ class Model:
         """One step: stage the batch with the attention backend, store K and V of every token, and return the logits
         `[n, vocab]` float32 of `batch.logit_rows`. `layers` computes the first layers only, then norm and head."""
         return self._transformer.step(batch, store, attention, layers)
+
+    @torch.inference_mode()
+    def compute(self, inputs: StepInputs, store: KVStore, attention: AttentionBackend) -> Tensor:
+        """The device's part of `forward`, over inputs that are there already, for a backend that has been prepared."""
+        return self._transformer.compute(inputs, store, attention)
 
 
 def check_folder(folder: str | Path, *, has_weights: bool = True) -> None:

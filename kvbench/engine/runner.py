@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from kvbench.engine.attention.registry import AttentionBackend
     from kvbench.engine.batch import StepBatch
     from kvbench.engine.copies import Outcome
+    from kvbench.engine.graphs import GraphedDecode
     from kvbench.engine.kvstore.store import KVStore
     from kvbench.engine.model import Model
     from kvbench.engine.reblocking import BlockSizes, Reblocked
@@ -23,12 +24,15 @@ if TYPE_CHECKING:
 
 
 class DeviceRunner:
-    """A model with its KV store and attention backend."""
+    """A model with its KV store and attention backend; `graphs` computes the decode steps that it takes."""
 
-    def __init__(self, model: Model, store: KVStore, attention: AttentionBackend) -> None:
+    def __init__(
+        self, model: Model, store: KVStore, attention: AttentionBackend, graphs: GraphedDecode | None = None
+    ) -> None:
         self.model = model
         self.store = store
         self.attention = attention
+        self.graphs = graphs
 
     def start(self, transfers: Transfers) -> Outcome:
         return self.store.start(transfers)
@@ -37,6 +41,8 @@ class DeviceRunner:
         return self.store.poll(wait=wait)
 
     def forward(self, batch: StepBatch) -> Tensor:
+        if self.graphs is not None and self.graphs.takes(batch):
+            return self.graphs.forward(batch)
         return self.model.forward(batch, self.store, self.attention)
 
     def sample(self, logits: Tensor, params: list[SamplingParams], keys: Int64s) -> Int64s:
@@ -49,6 +55,8 @@ class DeviceRunner:
         return self.store.sizes_at(block_size)
 
     def reblock(self, plan: ReblockPlan) -> Reblocked:
+        if self.graphs is not None:
+            self.graphs.clear()
         return self.store.reblock(plan)
 
     def reset(self) -> None:

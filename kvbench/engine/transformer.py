@@ -8,6 +8,7 @@ reads the stored form, so that within one KV dtype chunking and cache hits chang
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
@@ -29,6 +30,18 @@ if TYPE_CHECKING:
     from kvbench.geometry.model import ModelGeometry
 
 
+@dataclass(frozen=True, slots=True)
+class StepInputs:
+    """A step's arrays on the device: `token_ids` and `positions` `[T]`, none of which exceeds `longest`, `slots`
+    `[G, T]` and `logit_rows` `[n]`."""
+
+    token_ids: Tensor
+    positions: Tensor
+    longest: int
+    slots: Tensor
+    logit_rows: Tensor
+
+
 class Transformer:
     """Weights, rotary tables, and one step through all layers."""
 
@@ -45,12 +58,24 @@ class Transformer:
     def step(self, batch: StepBatch, store: KVStore, attention: AttentionBackend, layers: int | None = None) -> Tensor:
         """Logits `[n, vocab]` float32 of `batch.logit_rows`; the KV of every token of the batch is stored. With
         `layers` the model ends after so many."""
-        last_layer = self._last_layer if layers is None else layers - 1
         attention.prepare(batch, store)
-        rotations = self._rotations(batch)
-        slots = self._staged(batch.slots)
-        wanted = self._staged(batch.logit_rows)
-        hidden = self._embed(batch)
+        inputs = StepInputs(
+            token_ids=self._staged(batch.token_ids),
+            positions=self._staged(batch.positions),
+            longest=int(batch.positions.max(initial=0)),
+            slots=self._staged(batch.slots),
+            logit_rows=self._staged(batch.logit_rows),
+        )
+        return self.compute(inputs, store, attention, layers)
+
+    def compute(
+        self, inputs: StepInputs, store: KVStore, attention: AttentionBackend, layers: int | None = None
+    ) -> Tensor:
+        """The part of `step` that runs on the device, for a batch that the backend has been given."""
+        last_layer = self._last_layer if layers is None else layers - 1
+        rotations = {is_local: table.at(inputs.positions, inputs.longest) for is_local, table in self._rotary.items()}
+        slots, wanted = inputs.slots, inputs.logit_rows
+        hidden = self._embed(inputs.token_ids)
         for index, layer in enumerate(self.weights.layers[: last_layer + 1]):
             own = layer.attention
             q, k, v = own.project(layer.attention_norm(hidden).to(self._dtype), rotations[own.is_local])
@@ -65,12 +90,8 @@ class Transformer:
             hidden += _normed(layer.after_mlp, layer.mlp(layer.mlp_norm(hidden).to(self._dtype)))
         return self._logits(hidden, len(wanted))
 
-    def _rotations(self, batch: StepBatch) -> dict[bool, Tensor]:
-        positions, longest = self._staged(batch.positions), int(batch.positions.max(initial=0))
-        return {is_local: table.at(positions, longest) for is_local, table in self._rotary.items()}
-
-    def _embed(self, batch: StepBatch) -> Tensor:
-        hidden = F.embedding(self._staged(batch.token_ids), self.weights.embedding).float()
+    def _embed(self, token_ids: Tensor) -> Tensor:
+        hidden = F.embedding(token_ids, self.weights.embedding).float()
         return hidden if self._embedding_scale == 1.0 else hidden * self._embedding_scale
 
     def _logits(self, hidden: Tensor, count: int) -> Tensor:

@@ -183,8 +183,13 @@ class EngineSettings(Settings):
     """`blocking`: a step waits for the blocks that its new sequences need from a lower tier. `overlapped`: such a
     sequence waits, without a seat, while the others go on."""
 
-    attention: Literal["auto", "torch", "numba"] = "auto"
-    """Attention backend; `auto` is numba on a CPU, torch on CUDA."""
+    attention: Literal["auto", "torch", "numba", "triton"] = "auto"
+    """Attention backend; `auto` is numba on a CPU, triton on CUDA (torch where Triton is not installed). With triton
+    the KV store writes and copies by Triton's kernels too."""
+
+    cuda_graphs: bool = False
+    """Decode steps are captured as CUDA graphs at padded batch sizes and replayed. Needs a CUDA device and the triton
+    backend; not for a mixture of experts."""
 
     weight_dtype: WeightDtype = "auto"
     """Dtype of weights and activations; `auto` is fp32 on a CPU, bf16 on CUDA."""
@@ -237,6 +242,8 @@ class EngineSettings(Settings):
             yield "allocator", f'allocator = "{self.allocator}" cannot share blocks: set prefix_cache = "none"'
         if self.reblock_to != "none":
             yield from self._reblock_conflicts(self.reblock_to)
+        if self.cuda_graphs and self.attention not in ("auto", "triton"):
+            yield "cuda_graphs", f'cuda_graphs captures the triton backend, and attention = "{self.attention}"'
         yield from self._speculation_conflicts()
 
     def _reblock_conflicts(self, size: int) -> Iterator[tuple[str, str]]:

@@ -54,7 +54,7 @@ class KernelSettings(Settings):
     """KV heads; divides `query_heads`."""
     head_dim: int = Field(default=64, ge=8, le=256)
     """Elements per head."""
-    attention: Literal["auto", "torch", "numba"] = "auto"
+    attention: Literal["auto", "torch", "numba", "triton"] = "auto"
     """Attention backend."""
     buffers: Literal["hot", "l2-flushed"] = "hot"
     """`hot`: every call reads the same blocks; `l2-flushed`: calls rotate over several copies, and the last-level cache

@@ -150,6 +150,7 @@ class _Planner:
         refusal = refusal or cannot_branch(workload, case.workload.sampling, engine, geometry, limit)
         refusal = refusal or refusals.cannot_reblock(workload, engine, geometry, self._plan.machine)
         refusal = refusal or refusals.cannot_speculate(case.workload, engine, machine)
+        refusal = refusal or refusals.cannot_capture(engine, geometry, machine)
         if refusal is None:
             count, arithmetic = too_wide(workload, case.workload.sampling, engine, geometry, limit)
             notes += _rejections(count, len(workload.requests), arithmetic)

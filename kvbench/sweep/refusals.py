@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from kvbench.cache.reservations import largest_piece
 from kvbench.engine.memory import reserves_maximum, step_tokens
+from kvbench.engine.padding import why_no_graphs
 from kvbench.engine.speculation.geometry import draft_block_bytes
 from kvbench.geometry.memory import pool_layout
 from kvbench.geometry.model import ModelGeometry
@@ -87,3 +88,10 @@ def cannot_reblock(workload: Workload, engine: EngineSettings, geometry: ModelGe
     if engine.reblock_after >= len(workload.requests):
         return f"reblock_after is {engine.reblock_after}, and the workload has {len(workload.requests)} requests"
     return None
+
+
+def cannot_capture(engine: EngineSettings, geometry: ModelGeometry, machine: Machine) -> str | None:
+    """Why decode steps cannot be captured as CUDA graphs; None when they can, or nobody asks."""
+    if engine.cuda_graphs and machine.is_virtual:
+        return "cuda_graphs makes launches cheaper, and the virtual clock launches nothing"
+    return why_no_graphs(engine, geometry, machine.device.kind)

@@ -8,7 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from kvbench.devices.facts import Device
-from kvbench.engine.automatic import ATTENTION, WEIGHT_DTYPE
+from kvbench.engine.automatic import WEIGHT_DTYPE, automatic_attention, why_not_triton
 from kvbench.errors import CannotRunError, UsageError
 from kvbench.geometry.huggingface import geometry_from_folder
 from kvbench.geometry.model import ModelGeometry
@@ -73,14 +73,16 @@ def resolve_engine(engine: EngineSettings, machine: Machine, auto_kv_bytes: int 
 
 
 def resolve_attention(name: str, machine: Machine) -> str:
-    """The attention backend by name, `auto` replaced; numba is the CPU's. Under the virtual clock none runs, and what
-    is asked for stays as it is."""
+    """The attention backend by name, `auto` replaced; numba is the CPU's, Triton the GPU's. Under the virtual clock
+    none runs, and what is asked for stays as it is."""
     if machine.is_virtual:
         return name
     device = machine.device
     if name == "numba" and device.kind != "cpu":
         raise UsageError('attention = "numba" runs on a CPU only', hint='use attention = "auto"')
-    return ATTENTION[device.kind] if name == "auto" else name
+    if name == "triton" and (reason := why_not_triton(device.kind)) is not None:
+        raise CannotRunError(f'attention = "triton" does not run here: {reason}', hint='use attention = "auto"')
+    return automatic_attention(device.kind) if name == "auto" else name
 
 
 def context_limit(engine: EngineSettings, geometry: ModelGeometry) -> int:

@@ -6,9 +6,10 @@ from kvbench.engine.attention.registry import attention_backend
 from kvbench.errors import CannotRunError, UsageError
 
 
-def test_auto_is_numba_on_a_cpu_and_torch_on_cuda() -> None:
+def test_auto_is_numba_on_a_cpu_and_triton_on_cuda() -> None:
+    pytest.importorskip("triton")
     assert attention_backend("auto", "cpu").name == "numba"
-    assert attention_backend("auto", "cuda").name == "torch"
+    assert attention_backend("auto", "cuda").name.startswith("triton")
 
 
 def test_each_name_gives_its_own_backend() -> None:
@@ -18,7 +19,7 @@ def test_each_name_gives_its_own_backend() -> None:
 def test_an_unknown_name_lists_the_known_ones() -> None:
     with pytest.raises(UsageError) as caught:
         attention_backend("flash", "cpu")
-    assert "torch, numba" in (caught.value.hint or "")
+    assert "torch, numba, triton" in (caught.value.hint or "")
 
 
 def test_numba_is_refused_on_cuda() -> None:

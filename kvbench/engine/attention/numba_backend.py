@@ -30,6 +30,7 @@ class NumbaAttention:
     """Paged decode by `kvbench_kernels.decode_numba`; imports numba when it is made."""
 
     name = "numba"
+    stores_by_triton = False
 
     def __init__(self, tuned: Mapping[str, Mapping[str, Any]] | None = None) -> None:
         """`tuned`: label of a layer group (`tuned.key.layer_label`) → fields of a `decode_config.Config`."""

@@ -1,7 +1,6 @@
 """The attention backends by name.
 
-A new backend (a Triton one for CUDA, say) is one more line in `_BACKENDS`; which one a device picks by default stands
-in `engine/automatic.py`.
+A new backend is one more line in `_BACKENDS`; which one a device picks by default stands in `engine/automatic.py`.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 import torch
 
 from kvbench.engine.attention.rule import PLAIN, ScoreRule
-from kvbench.engine.automatic import ATTENTION
+from kvbench.engine.automatic import automatic_attention, why_not_triton
 from kvbench.errors import CannotRunError, UsageError
 
 if TYPE_CHECKING:
@@ -25,6 +24,7 @@ if TYPE_CHECKING:
 _BACKENDS = {
     "torch": "kvbench.engine.attention.torch_backend:TorchAttention",
     "numba": "kvbench.engine.attention.numba_backend:NumbaAttention",
+    "triton": "kvbench.engine.attention.triton_backend:TritonAttention",
 }
 _DEVICES = {"numba": ("cpu",)}
 """Devices that a backend is bound to; those not named run anywhere."""
@@ -36,6 +36,8 @@ class AttentionBackend(Protocol):
     """Reads K and V as they are stored; those of the step's own tokens are written before `attend` is called."""
 
     name: str
+    stores_by_triton: bool
+    """Whether the store should write and copy by the Triton kernels too"""
 
     def prepare(self, batch: StepBatch, store: KVStore) -> None:
         """Once per step: check and stage block tables and lengths. `InternalError` for a block that does not exist."""
@@ -49,14 +51,17 @@ class AttentionBackend(Protocol):
 
 
 def attention_backend(name: str, device: str | torch.device, tuned: Tuned | None = None) -> AttentionBackend:
-    """A new backend; `auto` is numba on a CPU, torch on CUDA. `tuned`: label of a layer group → a configuration of the
-    backend's kernel, as `kvbench tune` found it; `UsageError` for a backend that has none."""
+    """A new backend; `auto` is numba on a CPU, Triton on CUDA. `CannotRunError` where the named one does not run.
+    `tuned`: label of a layer group → a configuration of the backend's kernel, as `kvbench tune` found it; `UsageError`
+    for a backend that has none."""
     kind = torch.device(device).type
-    chosen = ATTENTION.get(kind, "torch") if name == "auto" else name
+    chosen = automatic_attention(kind) if name == "auto" else name
     if chosen not in _BACKENDS:
         raise UsageError(f"unknown attention backend {name!r}", hint=f"one of auto, {', '.join(_BACKENDS)}")
     if kind not in _DEVICES.get(chosen, (kind,)):
         raise CannotRunError(f"attention backend {chosen} does not run on {kind}", hint='set attention = "auto"')
+    if chosen == "triton" and (reason := why_not_triton(kind)) is not None:
+        raise CannotRunError(f"attention backend triton does not run here: {reason}", hint='set attention = "auto"')
     module, _, attribute = _BACKENDS[chosen].partition(":")
     make = getattr(import_module(module), attribute)
     if tuned and chosen not in _TUNABLE:

@@ -27,6 +27,7 @@ class TorchAttention:
     """Decode: one padded gather and one masked SDPA. Prefill: one gather and one causal SDPA per sequence."""
 
     name = "torch"
+    stores_by_triton = False
 
     def prepare(self, batch: StepBatch, store: KVStore) -> None:
         self._staged = stage(batch, store)

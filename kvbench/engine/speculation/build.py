@@ -47,5 +47,13 @@ def _draft_model(target: Model, geometry: ModelGeometry, settings: EngineSetting
     else:
         model = Model.random(geometry, device=device, dtype=target.weight_dtype)
     kv_dtype = draft_kv_dtype(settings)
-    store = KVStore(geometry, kv_dtype, settings.block_size, sizes.num_blocks, device=target.device)
-    return DraftModel(model, store, attention_backend(settings.attention, target.device))
+    attention = attention_backend(settings.attention, target.device)
+    store = KVStore(
+        geometry,
+        kv_dtype,
+        settings.block_size,
+        sizes.num_blocks,
+        device=target.device,
+        uses_triton=attention.stores_by_triton,
+    )
+    return DraftModel(model, store, attention)

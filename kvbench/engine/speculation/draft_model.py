@@ -44,7 +44,7 @@ class DraftedRunner(DeviceRunner):
     """The model's runner, with the draft following: block copies and prompts."""
 
     def __init__(self, runner: DeviceRunner, draft: DraftModel) -> None:
-        super().__init__(runner.model, runner.store, runner.attention)
+        super().__init__(runner.model, runner.store, runner.attention, runner.graphs)
         self.draft = draft
 
     def start(self, transfers: Transfers) -> Outcome:
