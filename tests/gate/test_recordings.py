@@ -28,6 +28,11 @@ def _night(folder, date: str, base: dict, tip: dict, toolchains=("Base", "Tip"))
         (folder / f"{label}.{date}.txt.gz").write_bytes(gzip.compress(_go(toolchain, values).encode()))
 
 
+def _json(**facts: object) -> bytes:
+    series = {"session": "s", "case": "c", **facts}
+    return json.dumps({"format": "kvbench-gate-series", "version": 1, "series": [series]}).encode()
+
+
 def test_files_of_a_night_are_paired_by_the_date_in_the_name_and_not_by_digits_of_a_commit(tmp_path):
     for date in ("20220101T213211", "20220102T213211"):
         _night(tmp_path, date, {"A-12": ["100 7 ns/op"] * 6}, {"A-12": ["100 8 ns/op"] * 6}, ("x", "x"))
@@ -106,8 +111,16 @@ def test_json_and_csv_of_the_same_series_are_read_alike(tmp_path):
         ("r.json", b"{", UsageError, "not JSON"),
         ("r.json", b"[]", UsageError, "no recorded series"),
         ("r.json", b'{"format": "kvbench-gate-series", "version": 2}', UsageError, "newer"),
-        ("r.json", b'{"format": "kvbench-gate-series", "version": 1, "series": [{}]}', UsageError, "lacks 'session'"),
-        ("r.json", b'{"format": "kvbench-gate-series", "version": 1, "series": 3}', UsageError, "lacks"),
+        (
+            "r.json",
+            b'{"format": "kvbench-gate-series", "version": 1, "series": [{}]}',
+            UsageError,
+            "series 1: no session",
+        ),
+        ("r.json", b'{"format": "kvbench-gate-series", "version": 1, "series": 3}', UsageError, "no list of series"),
+        ("r.json", _json(baseline="abc"), UsageError, "series 1: baseline is no list"),
+        ("r.json", _json(order=["x"]), UsageError, "order is not 1 or -1"),
+        ("r.json", _json(baseline=[1, 2], order=[1]), UsageError, "for each block"),
         ("r.txt.gz", b"\x1f\x8bnonsense", UsageError, "broken gzip"),
         ("r.txt.gz", gzip.compress(b"BenchmarkA 1 1 ns/op\n")[:-9], UsageError, "broken gzip"),
         ("r.txt", b"\xff\xfe\x00", UsageError, "UTF-8"),

@@ -138,21 +138,28 @@ def _from_json(path: Path, text: str) -> list[Series]:
         raise UsageError(f"{path} is no recorded series", hint=_HINT)
     if not isinstance(data.get("version"), int) or data["version"] > VERSION:
         raise UsageError(f"{path} was written by a newer kvbench", hint="update kvbench")
-    try:
-        return [_series(path, row) for row in data["series"]]
-    except (KeyError, TypeError, AttributeError) as error:
-        raise UsageError(f"{path}: a series lacks {error}", hint=_HINT) from None
+    if not isinstance(data.get("series"), list):
+        raise UsageError(f"{path} has no list of series", hint=_HINT)
+    return [_series(f"{path}, series {number}", row) for number, row in enumerate(data["series"], start=1)]
 
 
-def _series(path: Path, row: dict[str, Any]) -> Series:
+def _series(where: str, row: Any) -> Series:
+    if not isinstance(row, dict) or not {"session", "case"} <= set(row):
+        raise UsageError(f"{where}: no session or no case", hint=_HINT)
+    lists = {name: row.get(name, []) for name in (*_SIDES, "order")}
+    for name, values in lists.items():
+        if not isinstance(values, list):
+            raise UsageError(f"{where}: {name} is no list", hint=_HINT)
+    if any(value not in (1, -1) for value in lists["order"]) or len(lists["order"]) not in (0, len(lists["baseline"])):
+        raise UsageError(f"{where}: order is not 1 or -1 for each block", hint=_HINT)
     return Series(
         session=str(row["session"]),
         case=str(row["case"]),
         metric=str(row.get("metric", "value")),
-        worse=_worse(str(row.get("worse", "higher")), str(path)),
-        baseline=[_number(value) for value in row.get("baseline", [])],
-        candidate=[_number(value) for value in row.get("candidate", [])],
-        order=[int(value) for value in row.get("order", [])],
+        worse=_worse(str(row.get("worse", "higher")), where),
+        baseline=[_number(value) for value in lists["baseline"]],
+        candidate=[_number(value) for value in lists["candidate"]],
+        order=lists["order"],
     )
 
 
