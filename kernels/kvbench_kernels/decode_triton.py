@@ -64,7 +64,7 @@ V_UNITS = {torch.int8: 32.0, torch.float8_e4m3fn: 128.0, torch.float8_e5m2: 1638
 _LEAST_TOKENS = 128
 _NARROW_ROW = 128
 _PROGRAMS_PER_PROCESSOR = 2
-_GOOD_ENOUGH = 0.85
+_MOST_WAVES, _GOOD_ENOUGH = 8, 0.85
 _MERGED_AT_ONCE, _MERGE_WARPS = 16, 4
 _NEG_INF, _LOG2E = tl.constexpr(float("-inf")), tl.constexpr(1.4426950408889634)
 
@@ -268,8 +268,6 @@ def _merge(
         mass = mass * shrink + tl.sum(weight, 0)
         high = higher
     result = acc * (v_scale / V_UNIT) / tl.where(mass > 0.0, mass, 1.0)
-    if length == 0:
-        result = tl.zeros_like(result)
     tl.store(out + row * V_DIM + column, narrowed(result, out.dtype.element_ty), mask=is_v)
 
 
@@ -392,12 +390,12 @@ def splits_for(
     seen, a window at most.
 
     Programs come in waves of two per multiprocessor. The least number of splits is taken whose waves are 85 % as full
-    as those of the best, among numbers that leave a split 128 tokens: one sequence of 32k tokens fills the device, 256
-    tokens are never cut into more than two. (The rule by waves is that of FlashAttention's `num_splits_heuristic`.)
+    as those of the best, among numbers that leave a split 128 tokens and make no more than eight waves: one sequence of
+    32k tokens fills the device, 256 tokens are never cut into more than two. (The rule by waves is that of FlashAttention's `num_splits_heuristic`.)
     """
     programs = batch * kv_heads * -(-(query_heads // kv_heads) // config.head_rows)
     slots = _PROGRAMS_PER_PROCESSOR * processors
-    most = max(1, min(-(-context // _LEAST_TOKENS), -(-slots // max(1, programs)) * 2))
+    most = max(1, min(-(-context // _LEAST_TOKENS), _MOST_WAVES * slots // max(1, programs)))
     waves = [programs * splits / slots for splits in range(1, most + 1)]
     fullness = [wave / -(-wave // 1) if wave else 1.0 for wave in waves]
     return 1 + next(i for i, full in enumerate(fullness) if full >= _GOOD_ENOUGH * max(fullness))

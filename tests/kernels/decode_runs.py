@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import importlib.util
+import sys
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -59,3 +62,18 @@ def assert_right(
 ) -> None:
     out = run(case, q_dtype, splits, config, page=page)
     torch.testing.assert_close(out, expected(case, q_dtype), atol=BOUNDS[q_dtype], rtol=0)
+
+
+def page_with(old: str, new: str, folder: Path) -> Any:
+    """The page with one piece of its text changed."""
+    text = Path(decode_triton.__file__).read_text(encoding="utf-8")
+    assert old in text
+    name = "decode_triton_with_a_bug"
+    path = folder / f"{name}.py"
+    path.write_text(text.replace(old, new), encoding="utf-8")
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    page = sys.modules[name] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(page)
+    return page
