@@ -14,6 +14,21 @@ Decisions
 * A program has `rows` pairs (token, query head). More rows share a load of a latent row, and each costs 512 float32 of
   accumulator in registers: 16 or 32 fit, 64 spill.
 * A static scale is the caller's: it belongs into `scale`, and the same number is `v_scale`.
+
+Versions tried: there was no GPU to time them on. Registers per thread / bytes of stack (spills) / KiB of shared memory as
+compiled offline by Triton 3.9 for rows of 512 + 64 in blocks of 64, decode, as rows/tile/warps/stages:
+
+                       sm_80 bf16      int8            sm_90 bf16      int8
+    16/32/4/2          199   0  55     255   0  52     138   0  55     255 208  52
+    16/32/8/2          103   0  55     174   0  52     100   0  55     210   0  52    up to 16 heads, and 8-bit rows
+    32/32/8/2          183   0  75     255   0  70     175   0  74     255   0  70    16-bit rows; int8 prefill spills 8
+    64/16/8/2          255   8  92     255 120  89     255  80 128     255 400 128
+    64/32/8/2          255  56 112     255 168 106     255 128 144     255 456 128
+    64/32/16/2         128 104 112     128 256 106     128 400 144     128 1016 128
+    64/64/8/2          255 128 152     255 128 140     255 312 216     255 424 181
+
+    16 and 32 rows are mma.sync, 64 are warp-group products on sm_90, whose accumulator of 64 × 512 leaves no registers.
+    The defaults with windows, sinks, caps and query starts: 114 to 222 registers, no stack on sm_80, sm_90 and sm_100.
 """
 
 from __future__ import annotations
@@ -226,8 +241,9 @@ def default_for(shape: KernelShape) -> Config:
     """A configuration that spills no register on sm_80, sm_90 and sm_100."""
     if in_float32(shape):
         return Config(tile=16, stages=1)
-    is_fp8 = shape.kv_dtype.startswith("fp8")  # decoding it takes registers of its own
-    return DEFAULT if is_fp8 or shape.query_heads <= DEFAULT.rows else Config(rows=2 * DEFAULT.rows)
+    # decoding 8-bit elements takes registers of its own
+    fits_twice = BYTES[shape.kv_dtype] > 1 and shape.query_heads > DEFAULT.rows
+    return Config(rows=2 * DEFAULT.rows) if fits_twice else DEFAULT
 
 
 def allowed(shape: KernelShape, config: Config) -> str | None:

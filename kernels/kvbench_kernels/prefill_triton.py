@@ -27,6 +27,26 @@ Decisions
   the output drops.
 * q in fp16 or bf16 with KV in the same or in 8 bits is multiplied in q's dtype on tensor cores; any other pair in
   float32, slow and right.
+
+Versions tried: there was no GPU to time them on. Registers per thread / bytes of stack (spills) as compiled offline by
+Triton 3.9 (32 / 8 heads, blocks of 16), as rows/tile/warps/stages; "all" has a window, sinks and a cap:
+
+                                sm_80 bf16   int8      sm_90 bf16   int8      sm_100 bf16  int8
+    128          64/32/4/2      182   0      255   0   172   0      197   0   142   0      140   0
+                 64/64/4/2      255  72      255  64   210   0      245   0   180   0      237   0
+                 128/64/8/2     255  72      255  32   182   0      232   0   181   0      224   0
+                 64/32/8/2      161   0      178   0   110   0      144   0
+    128, all     64/32/4/2      246   0      255  32   184   0      182   0   128   8      128   0
+                 64/32/8/2      167   0      216   0   124   0      149   0   116   0      128   0    the default
+    256, all     64/32/4/2      255 176      255 256   255  32      255   8
+                 32/32/4/2      236   0      255   0   242   0      255  32
+                 64/32/8/2      242   0      255   8   201   0      252   0
+                 64/16/8/2      217   0      243   0   178   0      221   0    8-bit elements
+    128, fp32    64/32/8/2      255  64                255 688
+                 16/16/4/1       92   0                 80   0    float32 products, no tensor core
+
+    e5m2 and e4m3 are within 10 registers of int8. 64 rows are mma.sync on sm_80, warp-group products on sm_90 and tcgen05
+    on sm_100; loads of K and V are 16 bytes wide in all of them.
 """
 
 from __future__ import annotations
