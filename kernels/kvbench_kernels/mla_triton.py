@@ -15,8 +15,8 @@ Decisions
   accumulator in registers: 16 or 32 fit, 64 spill.
 * A static scale is the caller's: it belongs into `scale`, and the same number is `v_scale`.
 
-Versions tried: there was no GPU to time them on. Registers per thread / bytes of stack (spills) / KiB of shared memory as
-compiled offline by Triton 3.9 for rows of 512 + 64 in blocks of 64, decode, as rows/tile/warps/stages:
+Versions tried: there was no GPU to time them on. Registers per thread / bytes of stack (spills) / KiB of shared memory
+as compiled offline by Triton 3.9 for rows of 512 + 64 in blocks of 64, decode, as rows/tile/warps/stages:
 
                        sm_80 bf16      int8            sm_90 bf16      int8
     16/32/4/2          199   0  55     255   0  52     138   0  55     255 208  52

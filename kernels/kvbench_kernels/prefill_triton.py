@@ -45,8 +45,8 @@ Triton 3.9 (32 / 8 heads, blocks of 16), as rows/tile/warps/stages; "all" has a 
     128, fp32    64/32/8/2      255  64                255 688
                  16/16/4/1       92   0                 80   0    float32 products, no tensor core
 
-    e5m2 and e4m3 are within 10 registers of int8. 64 rows are mma.sync on sm_80, warp-group products on sm_90 and tcgen05
-    on sm_100; loads of K and V are 16 bytes wide in all of them.
+    e5m2 and e4m3 are within 10 registers of int8. 64 rows are mma.sync on sm_80, warp-group products on sm_90 and
+    tcgen05 on sm_100. K and V are loaded 16 bytes at a time, but for 8-bit rows on sm_80, partly in smaller pieces.
 """
 
 from __future__ import annotations
