@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from kvbench.cli.gate_judge import judge
 from kvbench.cli.output import Table, emit, format_option
 from kvbench.errors import DataError
 
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
 @click.group()
 def gate() -> None:
     """Judge a candidate against a baseline, and the rule on recorded nights."""
+
+
+gate.add_command(judge)
 
 
 @gate.command()

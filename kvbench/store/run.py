@@ -181,6 +181,10 @@ class Run:
         rows: list[dict[str, Any]] = self._state.cases().to_pylist()
         return rows
 
+    def case_values(self, columns: Sequence[str]) -> list[dict[str, Any]]:
+        """Keys, status and the named columns of every row, in no order; quick, and without pandas."""
+        return self._state.selected(columns)
+
     @cached_property
     def cases(self) -> DataFrame:
         """One row per case × sample, in the plan's order."""

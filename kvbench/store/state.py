@@ -7,7 +7,7 @@ and the parts that it names are in them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -105,6 +105,18 @@ class State:
         place = {case_id: index for index, case_id in enumerate(self.fingerprints)}
         rows = [*sealed, *(part.row for part in self.parts)]
         return sorted(rows, key=lambda row: (place[row["case_id"]], row["sample"]))
+
+    def selected(self, columns: Sequence[str]) -> list[dict[str, Any]]:
+        """The rows that count, in no order, with their keys and these columns only: much quicker than `rows`."""
+        names = ("case_id", "sample", "fingerprint", "status", *columns)
+        file, replaced = self.open_sealed("cases"), {part.key for part in self.parts}
+        found: list[dict[str, Any]] = []
+        if file is not None:
+            with _reading(self.path / "cases.parquet"):
+                sealed = file.read(columns=[name for name in names if name in file.schema_arrow.names])
+            found = [row for row in sealed.to_pylist() if (row["case_id"], row["sample"]) not in replaced]
+        found = [row for row in found if self.counts(row)] + [part.row for part in self.parts]
+        return [{name: row.get(name) for name in names} for row in found]
 
     def cases(self) -> pa.Table:
         of = self.schema("cases")

@@ -17,6 +17,14 @@ class Blocker:
 sys.meta_path.insert(0, Blocker())
 """
 
+TWO_RUNS = """
+from pathlib import Path
+from kvbench.cli.main import run
+from tests.store.stored import stored_run
+out = Path(sys.argv[1]).parent
+a, b = (stored_run(out / n, {"output_tokens_per_s": lambda c, n: 100.0 + c + n % 2}) for n in "ab")
+"""
+
 
 @pytest.mark.parametrize(
     "work",
@@ -25,6 +33,7 @@ sys.meta_path.insert(0, Blocker())
         "from kvbench.cli.main import run; sys.exit(run(['manifest', 'show', sys.argv[1]]))",
         "import kvbench; r = kvbench.open_run(sys.argv[1]); print(len(r.cases) + len(r.steps) + len(r.requests))",
         "from kvbench.cli.main import run; sys.exit(run(['verify', '--steps', '50']))",
+        TWO_RUNS + "sys.exit(run(['gate', 'judge', str(a), str(b)]))",
         "import kvbench.measure.metrics, kvbench.analysis.pareto, kvbench.analysis.consistency; print()",
     ],
 )
