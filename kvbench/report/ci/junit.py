@@ -1,6 +1,6 @@
 """A verdict as JUnit XML, the form that every CI system shows: one test case per case and metric.
 
-FAIL is a failure, INVALID an error. JUnit has no third answer: what is open, or only advice, is skipped with its reason.
+FAIL is a failure, INVALID an error. JUnit has no third answer: what is open or only advice is skipped, with its reason.
 """
 
 from __future__ import annotations
