@@ -24,7 +24,6 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "kvbench.cli.sweep:sweep",
         "Run a suite: every case through the engine, on this device or by a cost model.",
     ),
-    "gate": ("kvbench.cli.gate:gate", "Judge a candidate against a baseline."),
     "report": ("kvbench.cli.report:report", "Tables of a run."),
     "size": ("kvbench.cli.size:size", "The memory arithmetic for a model on a GPU."),
     "suites": ("kvbench.cli.suites:suites", "Suites that ship, one in full, presets of systems, the JSON Schema."),
