@@ -35,6 +35,9 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "verify": ("kvbench.cli.verify:verify", "Random load and injected faults against the invariants."),
     "tune": ("kvbench.cli.tune:tune", "Search strategies for kernel configurations, on recorded spaces."),
     "gate": ("kvbench.cli.gate:gate", "Judge a candidate against a baseline, and the rule on recorded nights."),
+    "compare": ("kvbench.cli.compare:compare", "Runs side by side on the cases that they share."),
+    "reproduce": ("kvbench.cli.reproduce:reproduce", "Run again what a manifest recorded, and compare."),
+    "export": ("kvbench.cli.export:export", "Metrics of a run for services that draw them over time."),
     "doctor": ("kvbench.cli.doctor:doctor", "What would make numbers bad on this machine."),
 }
 

@@ -41,6 +41,8 @@ class CaseJob:
     cache_state: CacheState = "cold"
     """Of the prefix cache when the measured window begins."""
     timeout_s: float = 600.0
+    requests_from: str | None = None
+    """The folder of the run that holds the requests, for a run that is reproduced; else they are made by `workload`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,6 +25,8 @@ from kvbench.measure.warnings import text
 from kvbench.spec.engine import EngineSettings
 from kvbench.spec.suite import SloSettings
 from kvbench.spec.workload import WorkloadSettings
+from kvbench.store.run import open_run
+from kvbench.store.stored_workload import stored_workload
 from kvbench.store.parts import Sample
 from kvbench.workload.build import Workload, build_workload
 
@@ -70,7 +72,10 @@ class Measured:
 
 def planned_workload(case: CaseJob) -> Workload:
     """The case's requests; `DataError` when they are not those that the plan saw."""
-    workload = build_workload(WorkloadSettings.model_validate(case.workload), max_context=case.max_context)
+    settings = WorkloadSettings.model_validate(case.workload)
+    if case.requests_from is not None and case.workload_digest is not None:
+        return stored_workload(open_run(case.requests_from), case.workload_digest, settings.arrival.model_dump())
+    workload = build_workload(settings, max_context=case.max_context)
     if case.workload_digest is not None and workload.digest != case.workload_digest:
         raise DataError(
             "the workload is not the one that was planned: its trace changed on disk since the sweep began",

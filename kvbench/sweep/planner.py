@@ -28,14 +28,22 @@ from kvbench.sweep.labels import labels
 from kvbench.sweep.machine import Machine, find_machine
 from kvbench.sweep.memory import Memory, auto_kv_bytes, does_not_fit, engine_memory, kernel_memory, tiers_do_not_fit
 from kvbench.sweep.plan import PlannedCase, SweepPlan
+from kvbench.sweep.recorded import Recorded
 from kvbench.sweep.tuned import TunedConfigurations
 from kvbench.workload.beforehand import requests_before
 from kvbench.workload.build import Workload, build_workload
 from kvbench.workload.sharing import explainable_hit_tokens, explainable_tokens_inside_blocks
 
 
-def make_plan(loaded: LoadedSuite, *, repetitions: int | None = None, auto_kv_bytes: int | None = None) -> SweepPlan:
-    """Resolve every case; `auto_kv_bytes` is what an earlier part of the run resolved `kv_memory = "auto"` to.
+def make_plan(
+    loaded: LoadedSuite,
+    *,
+    repetitions: int | None = None,
+    auto_kv_bytes: int | None = None,
+    recorded: Recorded | None = None,
+) -> SweepPlan:
+    """Resolve every case; `auto_kv_bytes` is what an earlier part of the run resolved `kv_memory = "auto"` to, and
+    `recorded` what a run that is reproduced had: its threads, models and requests.
 
     Raises `UsageError` for what is wrong in the suite or its trace and `CannotRunError`, with
     the arithmetic, when no case at all can run on this machine."""
@@ -43,11 +51,12 @@ def make_plan(loaded: LoadedSuite, *, repetitions: int | None = None, auto_kv_by
     machine = find_machine(suite.measure)
     threads = Host().usable_cores() if suite.measure.threads == "auto" else int(suite.measure.threads)
     samples = repetitions or (1 if machine.is_virtual else suite.measure.repetitions)
+    threads = recorded.threads if recorded else threads
     tuned = TunedConfigurations(machine, threads, is_on=suite.measure.tuned)
     plan = SweepPlan(loaded, machine, threads, samples, [], tuned)
     cases = expand(suite)
     plan.auto_kv_bytes = auto_kv_bytes or _auto_kv_bytes(cases, machine)
-    planner = _Planner(plan)
+    planner = _Planner(plan, recorded)
     plan.cases = [planner.plan(case, label) for case, label in zip(cases, labels(cases), strict=True)]
     if not plan.runnable:
         first = plan.cases[0]
@@ -86,8 +95,9 @@ def _check_built(geometry: ModelGeometry, machine: Machine) -> None:
 class _Planner:
     """Resolves cases one by one and keeps what they share."""
 
-    def __init__(self, plan: SweepPlan) -> None:
+    def __init__(self, plan: SweepPlan, recorded: Recorded | None = None) -> None:
         self._plan = plan
+        self._recorded = recorded
         self._workloads: dict[tuple[str, int], Workload] = {}
         self._explained: dict[tuple[str, int, bool, CacheState], int] = {}
         self._checked: set[tuple[str, str]] = set()
@@ -116,14 +126,14 @@ class _Planner:
         assert case.engine is not None
         assert case.workload is not None
         machine, device = self._plan.machine, self._plan.device
-        model, geometry = resolve.resolve_model_settings(case.model, device)
+        model, geometry = resolve.resolve_model_settings(self._model(case), device)
         _check_built(geometry, machine)
         self._note_model(model, geometry)
         check_draft(geometry, case.engine)
         self._check_draft_folder(case.engine)
         engine = resolve.resolve_engine(case.engine, machine, self._plan.auto_kv_bytes)
         limit = resolve.context_limit(engine, geometry)
-        workload = self._workload(case.workload, limit)
+        workload = self._recorded_workload(case) or self._workload(case.workload, limit)
         memory = engine_memory(geometry, engine, int(engine.kv_memory), device)
         settings: dict[str, Settings] = {"model": model, "engine": engine, "workload": case.workload}
         measure = self._plan.suite.measure.model_copy(update={"cache_state": case.cache_state})
@@ -143,6 +153,7 @@ class _Planner:
             self._job(case, columns, geometry, sections, workload=workload, tuned=tuned),
             max_context=limit,
             workload_digest=workload.digest,
+            requests_from=self._recorded.folder if self._recorded else None,
             explainable_hit_tokens=self._explain(workload, engine, geometry, case.cache_state),
             cache_state=case.cache_state,
         )
@@ -155,6 +166,18 @@ class _Planner:
             count, arithmetic = too_wide(workload, case.workload.sampling, engine, geometry, limit)
             notes += _rejections(count, len(workload.requests), arithmetic)
         return PlannedCase(case, job, label, memory, workload, refusal, notes)
+
+    def _model(self, case: Case) -> ModelSettings:
+        """The model that the case asks for; `auto` is what it was in a run that is reproduced."""
+        name = self._recorded.model_of(case) if self._recorded and case.model.name == "auto" else None
+        return case.model.model_copy(update={"name": name}) if name else case.model
+
+    def _recorded_workload(self, case: Case) -> Workload | None:
+        """The requests of the run that is reproduced."""
+        found = self._recorded.workload_of(case) if self._recorded else None
+        if found is not None:
+            self._plan.workloads[found.digest] = found
+        return found
 
     def _verdict(
         self, memory: Memory, workload: Workload, engine: EngineSettings, geometry: ModelGeometry
