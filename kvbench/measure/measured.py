@@ -25,9 +25,9 @@ from kvbench.measure.warnings import text
 from kvbench.spec.engine import EngineSettings
 from kvbench.spec.suite import SloSettings
 from kvbench.spec.workload import WorkloadSettings
+from kvbench.store.parts import Sample
 from kvbench.store.run import open_run
 from kvbench.store.stored_workload import stored_workload
-from kvbench.store.parts import Sample
 from kvbench.workload.build import Workload, build_workload
 
 OnShare = Callable[[float], None]

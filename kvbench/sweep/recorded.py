@@ -69,12 +69,16 @@ def read_source(path: Path) -> Source:
     if loaded.digest != suite.get("digest"):
         raise DataError(f"{path}: the suite is not the one of its digest", hint="the manifest was edited")
     models = {place: name for place, name, _, _ in cases if name}
-    known = {
-        place: _workload(run, digest, workloads, settings) for place, _, digest, settings in cases if digest and run
-    }
+    known = {p: stored_workload(run, d, settings["arrival"]) for p, _, d, settings in cases if d and run}
     if run is None:
         _check_traces(cases)
-    return Source(manifest, run, loaded, Recorded(threads, auto, models, known, str(run.path.resolve()) if run else None), repetitions)
+    return Source(
+        manifest,
+        run,
+        loaded,
+        Recorded(threads, auto, models, known, str(run.path.resolve()) if run else None),
+        repetitions,
+    )
 
 
 def _opened(path: Path) -> tuple[Run | None, dict[str, Any]]:

@@ -133,7 +133,7 @@ def test_m67_a_manifest_of_a_newer_version_is_not_reproduced(
     assert "newer kvbench" in " ".join(capsys.readouterr().err.split())
     path.write_text(json.dumps(manifest)[:500])
     assert again(tmp_path, path)[0] == 5
-    for field in ("suite", "threads", "cases", "repetitions", "workloads"):
+    for field in ("suite", "threads", "cases", "repetitions"):
         assert again(tmp_path, edited(first.path, path, lambda c, field=field: c.pop(field)))[0] == 5
     edited(first.path, path, lambda c: c["suite"]["effective"]["engine"].update(block_size=32))
     assert again(tmp_path, path)[0] == 5
