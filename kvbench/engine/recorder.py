@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import groupby, pairwise
 from typing import TYPE_CHECKING
 
 from kvbench.cache.types import CacheStats
@@ -104,7 +104,7 @@ def request_record(sequence: Sequence) -> RequestRecord:
         preemptions=sequence.preemptions,
         finish_reason=sequence.finish_reason or "error",
         error=sequence.error,
-        itl_s=[later - earlier for earlier, later in pairwise(times)],
+        itl_s=gaps_between(times),
         recomputed_tokens=sequence.recomputed_tokens,
         priority=sequence.job.priority,
         passed_over=sequence.passed_over,
@@ -144,6 +144,15 @@ def group_record(group: Group) -> RequestRecord:
         draft_tokens=sum(member.draft_tokens for member in members),
         accepted_tokens=sum(member.accepted_tokens for member in members),
     )
+
+
+def gaps_between(times: list[float]) -> list[float]:
+    """One gap per token after the first. Tokens that came out together (speculation) share the time since the one
+    before them equally; those that came with the first have no such time and a gap of 0."""
+    gaps: list[float] = []
+    for (earlier, _), (later, together) in pairwise((time, sum(1 for _ in same)) for time, same in groupby(times)):
+        gaps += [(later - earlier) / together] * together
+    return [0.0] * (len(times) - 1 - len(gaps)) + gaps
 
 
 def _earliest(records: list[RequestRecord], name: str) -> float | None:

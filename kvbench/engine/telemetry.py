@@ -67,7 +67,8 @@ class RequestRecord:
     """One request from scheduled arrival to its end; field names are the columns of `requests.parquet`.
 
     `queue_time_s` arrival → first scheduled; `prefill_time_s` → first token; `decode_time_s` → last token.
-    `itl_s` has `output_tokens − 1` gaps, TTFT never among them (M31). `finish_reason`: length, stop, rejected or error.
+    `itl_s` has `output_tokens − 1` gaps, TTFT never among them; tokens of one step share theirs (M31).
+    `finish_reason`: length, stop, rejected or error.
     """
 
     request_id: int

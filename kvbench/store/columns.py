@@ -66,7 +66,12 @@ REQUEST_COLUMNS = (
     _count("preemptions", "", "Times the request lost its blocks while running."),
     _text("finish_reason", "length, stop, rejected (could never fit) or error."),
     _text("error", "What went wrong, where something did."),
-    Column("itl_s", "floats", "s", "Every gap between consecutive output tokens; TTFT is never among them."),
+    Column(
+        "itl_s",
+        "floats",
+        "s",
+        "Gaps between output tokens, those of one step sharing theirs equally; TTFT is never one.",
+    ),
     _count("recomputed_tokens", "tokens", "Tokens whose KV was computed again after a preemption."),
     _count("priority", "", "Higher is more important."),
     _count("passed_over", "", "Admissions, while it waited, of requests that joined the queue after it."),

@@ -7,6 +7,7 @@ import pytest
 
 from kvbench.engine.job import Job
 from kvbench.engine.keys import mix, request_key, token_keys
+from kvbench.engine.recorder import gaps_between
 from kvbench.errors import UsageError
 from tests.engine.fakes import VOCAB, FakeRunner, ManualClock, by_id, fake_engine, honest_output, job, run
 
@@ -43,6 +44,23 @@ def test_m31_a_request_that_stops_early_is_measured_by_the_tokens_it_produced() 
     record = by_id(engine)[0]
     assert (record.finish_reason, record.output_tokens) == ("stop", 3)
     assert (record.ttft_s, record.itl_s, record.tpot_s) == (4.0, [1.0, 2.0], 1.5)
+
+
+@pytest.mark.parametrize(
+    ("times", "gaps"),
+    [
+        ([3.0, 4.5, 4.5, 4.5, 5.0], [0.5, 0.5, 0.5, 0.5]),
+        ([3.0, 3.0, 4.0], [0.0, 1.0]),
+        ([3.0, 3.0, 3.0], [0.0, 0.0]),
+        ([3.0, 4.0, 6.0], [1.0, 2.0]),
+        ([3.0], []),
+        ([], []),
+    ],
+)
+def test_m31_tokens_that_came_together_share_their_gap_equally(times: list[float], gaps: list[float]) -> None:
+    """Speculation emits three at once after 1.5 s: 0.5 s each. The gaps always add up to the decode time."""
+    assert gaps_between(times) == gaps
+    assert sum(gaps) == (times[-1] - times[0] if times else 0.0)
 
 
 def test_m31_one_output_token_has_no_gap_and_no_tpot() -> None:

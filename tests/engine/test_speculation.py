@@ -108,7 +108,7 @@ def test_right_drafts_save_steps_and_wrong_ones_roll_back(wrong: int, steps: int
     record = by_id(engine)[0]
     assert record.accepted_tokens == 13 - steps
     assert engine.take_outputs()[0] == honest_output(job(0, 6, output=13))
-    gaps = {4: [1.0, 0, 0, 0, 0] * 2 + [1.0, 0], 13: [1.0] * 12}
+    gaps = {4: [0.2] * 10 + [0.5] * 2, 13: [1.0] * 12}
     assert record.itl_s == gaps[steps]
 
 
