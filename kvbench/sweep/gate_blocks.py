@@ -1,0 +1,169 @@
+"""Interleaved blocks: in each, one fresh process per side measures the same cases in the same shuffled order.
+
+Which side goes first is balanced over the blocks and shuffled. A block in which the machine was disturbed (throttled, used
+by others …) is taken again, at most a fifth of the blocks; beyond that it is kept and its cases say so.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from kvbench.console import plain
+from kvbench.errors import CannotRunError, ExitCode, KvbenchError
+from kvbench.spec.toml_write import to_toml
+from kvbench.store.run import Run, open_run
+from kvbench.sweep.gate_folder import Block, GateFolder, Stage
+from kvbench.sweep.sides import Side
+
+DISTURBING = frozenset({"throttled", "foreign_process", "foreign_load", "clock_drift", "swapping", "disturbed"})
+"""Warnings of a row that say that the machine, not the code, was measured."""
+REDO_SHARE = 0.2
+_KEPT = (ExitCode.OK, ExitCode.PARTIAL)
+_GRACE_S = 20.0
+_TAIL_LINES = 3
+Tell = Callable[[Stage, int, int, bool], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Blocks:
+    """How blocks are taken. `suite` is the suite's content, `seed` decides every order."""
+
+    folder: GateFolder
+    suite: Mapping[str, Any]
+    seed: int
+    tell: Tell
+
+    def take(
+        self, stage: Stage, sides: tuple[Side, Side], count: int, only: Sequence[Mapping[str, Any]] | None = None
+    ) -> list[Block]:
+        """`count` blocks of baseline and candidate that may be used; what is there already is not taken again. `only`
+        names the cases by their axis values, None means all."""
+        done = self.folder.blocks(stage)
+        spare = int(REDO_SHARE * count) - sum(not block.is_kept for block in done)
+        orders = balanced(count + int(REDO_SHARE * count), f"{self.seed}/{stage}")
+        while (kept := sum(block.is_kept for block in done)) < count:
+            number = len(done)
+            block = self._take(stage, number, sides, orders[number], only, may_discard=spare > 0)
+            spare -= not block.is_kept
+            done.append(block)
+            self.tell(stage, kept + block.is_kept, count, not block.is_kept)
+        return [block for block in done if block.is_kept]
+
+    def _take(
+        self,
+        stage: Stage,
+        number: int,
+        sides: tuple[Side, Side],
+        baseline_first: bool,
+        only: Sequence[Mapping[str, Any]] | None,
+        may_discard: bool,
+    ) -> Block:
+        folder = self.folder.fresh(stage, number)
+        suite = folder / "suite.toml"
+        suite.write_text(to_toml(self._content(f"{self.seed}/{stage}/{number}", only)))
+        runs: dict[str, Run] = {}
+        names = ("baseline", "candidate") if baseline_first else ("candidate", "baseline")
+        for name in names:
+            side = sides[0] if name == "baseline" else sides[1]
+            runs[name] = measure(side, suite, folder / name, self.folder.log(f"{stage}-{number:03d}-{name}"))
+        found = disturbances(runs.values())
+        block = Block(
+            stage=stage,
+            number=number,
+            baseline_first=baseline_first,
+            is_kept=not (found and may_discard),
+            disturbances=found,
+            baseline=str(runs["baseline"].path.relative_to(self.folder.path)),
+            candidate=str(runs["candidate"].path.relative_to(self.folder.path)),
+        )
+        self.folder.finish(block)
+        return block
+
+    def _content(self, seed: str, only: Sequence[Mapping[str, Any]] | None) -> dict[str, Any]:
+        """The suite with one repetition, the block's own order of cases, and the cases that are wanted."""
+        measure = {**self.suite.get("measure", {}), "repetitions": 1, "seed": random.Random(seed).getrandbits(40)}
+        content = {**self.suite, "measure": measure}
+        return content if only is None else {**content, "only": [dict(axes) for axes in only]}
+
+
+def balanced(count: int, seed: str) -> list[bool]:
+    """Whether the baseline goes first: in every pair of blocks once, in shuffled order."""
+    rng = random.Random(seed)
+    found: list[bool] = []
+    while len(found) < count:
+        first = rng.random() < 0.5
+        found += [first, not first]
+    return found[:count]
+
+
+def disturbances(runs: Any) -> dict[str, list[str]]:
+    """Case id → names of warnings that speak of the machine."""
+    found: dict[str, list[str]] = {}
+    for run in runs:
+        for row in run.case_rows:
+            names = {warning["name"] for warning in _warnings(row)} & DISTURBING
+            if names:
+                found[row["case_id"]] = sorted({*found.get(row["case_id"], ()), *names})
+    return found
+
+
+def _warnings(row: Mapping[str, Any]) -> list[dict[str, Any]]:
+    stored = row.get("warnings")
+    return list(json.loads(stored)) if isinstance(stored, str) else list(stored or ())
+
+
+def measure(side: Side, suite: Path, out: Path, log: Path) -> Run:
+    """One fresh process of the side sweeps the suite once; its run. Raises `CannotRunError` when it could not."""
+    command = side.command("sweep", str(suite.resolve()), "--out", str(out.resolve()), "--format", "json")
+    with log.open("wb") as errors:
+        process = subprocess.Popen(
+            command,
+            env=side.environment(),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=errors,
+            start_new_session=True,  # a Ctrl-C is ours to pass on
+        )
+        try:
+            code = process.wait()
+        finally:
+            _stop(process)
+    if code not in _KEPT:
+        raise CannotRunError(
+            f"{side.name} ({side.describe()}) could not run the suite (exit {code}): {_last_words(log)}",
+            hint=f"what it said is in {log}",
+        )
+    try:
+        return open_run(next(path for path in sorted(out.iterdir()) if path.is_dir()))
+    except (StopIteration, OSError, KvbenchError) as error:
+        raise CannotRunError(
+            f"{side.name} ({side.describe()}) left no run that this kvbench can read", hint=f"see {log} and {out}"
+        ) from error
+
+
+def _stop(process: subprocess.Popen[bytes]) -> None:
+    """End a process that is still there, with time to keep what it has."""
+    if process.poll() is not None:
+        return
+    with suppress(ProcessLookupError):
+        process.send_signal(signal.SIGTERM)
+    try:
+        process.wait(_GRACE_S)
+    except subprocess.TimeoutExpired:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def _last_words(log: Path) -> str:
+    lines = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()]
+    return plain(" / ".join(lines[-_TAIL_LINES:])) or "it said nothing"

@@ -1,0 +1,214 @@
+"""The story of `gate run`: two sides → self-test → screen → confirm → judge → write.
+
+Every number comes from fresh processes that the two sides run in turns; rules and statistics are `analysis/gate`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from kvbench.analysis.gate.rules import candidates, judge
+from kvbench.analysis.gate.self_test import SelfTest, self_test
+from kvbench.analysis.gate.types import CaseBlocks, Rule, SuiteVerdict
+from kvbench.console import say
+from kvbench.errors import DataError, ExitCode, KvbenchError
+from kvbench.store.comparability import DEFAULT_VARY, compare_manifests
+from kvbench.sweep.gate_blocks import Blocks
+from kvbench.sweep.gate_folder import Block, GateFolder, Stage
+from kvbench.sweep.gate_self_test import remember, remembered
+from kvbench.sweep.sides import Side, SideName, checked_out
+
+if TYPE_CHECKING:
+    from kvbench.spec.load import LoadedSuite
+
+SelfTesting = Literal["auto", "fresh", "none"]
+
+
+class GateInterruptedError(KvbenchError):
+    """Ctrl-C or a termination signal; finished blocks are kept."""
+
+    exit_code = ExitCode.INTERRUPTED
+
+
+@dataclass(frozen=True, slots=True)
+class GateSettings:
+    """What `gate run` was asked. `metrics` empty means the usual ones of each kind of case."""
+
+    base: str
+    candidate: str
+    rule: Rule = Rule()
+    metrics: tuple[str, ...] = ()
+    vary: tuple[str, ...] = DEFAULT_VARY
+    self_test: SelfTesting = "auto"
+    base_python: str | None = None
+    candidate_python: str | None = None
+    own_environments: bool = False
+    seed: int = 0
+
+    @classmethod
+    def from_dict(cls, found: Mapping[str, Any]) -> GateSettings:
+        return cls(**{**found, "rule": Rule(**found["rule"]), **{k: tuple(found[k]) for k in ("metrics", "vary")}})
+
+
+@dataclass(frozen=True, slots=True)
+class GateResult:
+    """The verdict and where the evidence is."""
+
+    verdict: SuiteVerdict
+    folder: Path
+    sides: dict[str, str]
+    """Side → what was asked and its commit"""
+    blocks: dict[str, int]
+    """Stage → blocks that were taken, of them discarded ones as `<stage> discarded`"""
+
+
+def run_gate(suite: LoadedSuite, settings: GateSettings, *, out: Path) -> GateResult:
+    """Measure and judge. Raises `NotComparableError` (exit 4) where the sides differ in more than the treatment,
+    `CannotRunError` for a side that does not run, `GateInterruptedError` after Ctrl-C."""
+    asked = {"settings": asdict(settings), "suite": suite.effective, "suite_name": suite.suite.name}
+    return _run(GateFolder.create(out, suite.suite.name, asked))
+
+
+def resume_gate(path: Path) -> GateResult:
+    """Go on with a gate that was stopped: finished blocks are kept."""
+    return _run(GateFolder.resume(path))
+
+
+def _run(folder: GateFolder) -> GateResult:
+    settings = GateSettings.from_dict(folder.asked["settings"])
+    asked: dict[SideName, str] = {"base": settings.base, "candidate": settings.candidate}
+    pythons: dict[SideName, Path | None] = {
+        "base": Path(settings.base_python) if settings.base_python else None,
+        "candidate": Path(settings.candidate_python) if settings.candidate_python else None,
+    }
+    try:
+        with checked_out(asked, folder.path, pythons=pythons, own_environments=settings.own_environments) as sides:
+            return _Gate(folder, settings, sides["base"], sides["candidate"]).run()
+    except KeyboardInterrupt:
+        raise GateInterruptedError(
+            f"interrupted; finished blocks are in {folder.path}", hint=f"go on with --resume {folder.path}"
+        ) from None
+
+
+@dataclass(slots=True)
+class _Gate:
+    """One gate in progress."""
+
+    folder: GateFolder
+    settings: GateSettings
+    base: Side
+    candidate: Side
+
+    def run(self) -> GateResult:
+        rule, pair = self.settings.rule, (self.base, self.candidate)
+        say(f"gate: base {self.base.describe()} against candidate {self.candidate.describe()}; {self.folder.path}")
+        taker = Blocks(self.folder, self.folder.asked["suite"], self.settings.seed, _tell)
+        self._check(taker.take("warm-up", pair, 1))
+        tested = self._self_test(taker)
+        screened = self._cases(taker.take("screen", pair, rule.screen_blocks))
+        open_cases = candidates(screened, rule=rule, self_test=tested)
+        confirmed = self._confirm(taker, open_cases) if open_cases else []
+        verdict = judge(screened, confirmed, rule=rule, self_test=tested)
+        return GateResult(verdict, self.folder.path, self._sides(), self._counts())
+
+    def _check(self, warm_up: list[Block]) -> None:
+        """The treatment, and nothing else, is what the sides differ in; they have cases in common."""
+        found = compare_manifests(*self._manifests(warm_up[0]), vary=self.settings.vary, is_stored=False)
+        if not found.pairs:
+            raise DataError("the two sides have no case in common", hint="choose a suite that both revisions know")
+        found.check()
+
+    def _self_test(self, taker: Blocks) -> SelfTest | None:
+        """What unchanged code does here: remembered from today under the same conditions, or taken now."""
+        if self.settings.self_test == "none":
+            return None
+        fingerprint = self._fingerprint()
+        known = remembered(fingerprint) if self.settings.self_test == "auto" else None
+        if known is not None:
+            say("self-test: the one of the last day under these very conditions is used")
+            return known
+        blocks = taker.take("self-test", (self.base, self.base), self.settings.rule.screen_blocks)
+        found = self_test(self._cases(blocks), rule=self.settings.rule, fingerprint=fingerprint)
+        say(f"self-test: noise floor {found.noise_floor:.2%}; " + ("valid" if found.valid else "; ".join(found.problems)))
+        if found.valid:
+            remember(found)
+        return found
+
+    def _confirm(self, taker: Blocks, open_cases: Sequence[CaseBlocks]) -> list[CaseBlocks]:
+        wanted = {case.case_id for case in open_cases}
+        say(f"confirm: {len(wanted)} cases are open and are measured afresh")
+        axes = [case["axes"] for case in self._plan_cases() if case["case_id"] in wanted]
+        only = axes if all(axes) else None
+        blocks = taker.take("confirm", (self.base, self.candidate), self.settings.rule.confirm_blocks, only)
+        keys = {case.key for case in open_cases}
+        return [case for case in self._cases(blocks) if case.key in keys]
+
+    def _cases(self, blocks: Sequence[Block]) -> list[CaseBlocks]:
+        """The blocks of one stage as the rules want them, each checked to be of the code and machine it began with."""
+        from kvbench.analysis.gate.from_runs import case_blocks
+
+        self._check_unchanged(blocks)
+        cases = case_blocks(
+            [self.folder.run(block.baseline) for block in blocks],
+            [self.folder.run(block.candidate) for block in blocks],
+            order=[1 if block.baseline_first else -1 for block in blocks],
+            metrics=self.settings.metrics,
+            vary=self.settings.vary,
+        )
+        disturbed = {case_id for block in blocks for case_id in block.disturbances}
+        return [replace(case, disturbed=case.disturbed or case.case_id in disturbed) for case in cases]
+
+    def _check_unchanged(self, blocks: Sequence[Block]) -> None:
+        first = self._manifests(self.folder.blocks("warm-up")[0])
+        for block in blocks:
+            sides = self._manifests(block)
+            starts = (first[0], first[0]) if block.stage == "self-test" else first
+            for start, manifest in zip(starts, sides, strict=True):
+                compare_manifests(_without_seed(start), _without_seed(manifest), vary=(), is_stored=False).check()
+
+    def _manifests(self, block: Block) -> tuple[dict[str, Any], dict[str, Any]]:
+        return self.folder.run(block.baseline).manifest, self.folder.run(block.candidate).manifest
+
+    def _plan_cases(self) -> list[dict[str, Any]]:
+        block = self.folder.blocks("screen")[0]
+        return [case for run in (block.baseline, block.candidate) for case in self.folder.run(run).plan["cases"]]
+
+    def _fingerprint(self) -> str:
+        """Digest of everything that must be equal, of the base's warm-up, its code included."""
+        manifest = _without_seed(self.folder.run(self.folder.blocks("warm-up")[0].baseline).manifest)
+        facts = {key: value for key, value in manifest["controlled"].items() if key not in ("suite", "workloads")}
+        rule = asdict(self.settings.rule)
+        text = json.dumps([facts, rule, self.settings.metrics], sort_keys=True, default=str)
+        return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+    def _sides(self) -> dict[str, str]:
+        return {side.name: side.describe() for side in (self.base, self.candidate)}
+
+    def _counts(self) -> dict[str, int]:
+        stages: tuple[Stage, ...] = ("self-test", "screen", "confirm")
+        found = {stage: self.folder.blocks(stage) for stage in stages}
+        kept = {stage: sum(block.is_kept for block in blocks) for stage, blocks in found.items()}
+        lost = {f"{stage} discarded": sum(not block.is_kept for block in blocks) for stage, blocks in found.items()}
+        return {**kept, **lost}
+
+
+def _without_seed(manifest: Mapping[str, Any]) -> dict[str, Any]:
+    """Every block shuffles its cases anew; within a block both sides have the same order, which `order_seed` shows."""
+    controlled = {key: value for key, value in manifest["controlled"].items() if key != "order_seed"}
+    measure = {key: value for key, value in controlled.get("measure", {}).items() if key != "seed"}
+    return {**manifest, "controlled": {**controlled, "measure": measure}}
+
+
+def _tell(stage: Stage, done: int, count: int, was_discarded: bool) -> None:
+    say(f"{stage} {done}/{count}" + ("  (disturbed: taken again)" if was_discarded else ""))
+
+
+def new_seed() -> int:
+    """For a gate whose orders nobody asked to repeat."""
+    return random.SystemRandom().getrandbits(32)
