@@ -24,8 +24,11 @@ from kvbench.store.run import Run, open_run
 from kvbench.sweep.gate_folder import Block, GateFolder, Stage
 from kvbench.sweep.sides import Side
 
-DISTURBING = frozenset({"throttled", "foreign_process", "foreign_load", "clock_drift", "swapping", "disturbed"})
+DISTURBING = frozenset({"throttled", "foreign_process", "cpu_stolen", "descheduled", "page_faults", "swapped"})
 """Warnings of a row that say that the machine, not the code, was measured."""
+INVALIDATING = frozenset({"throttled", "swapped"})
+"""Those that no statistics can answer for: a case that still has them when the budget is spent has no verdict. The
+others are noise, and noise is in the intervals."""
 REDO_SHARE = 0.2
 _KEPT = (ExitCode.OK, ExitCode.PARTIAL)
 _GRACE_S = 20.0

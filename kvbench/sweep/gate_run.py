@@ -19,7 +19,9 @@ from kvbench.analysis.gate.types import CaseBlocks, Rule, SuiteVerdict
 from kvbench.console import say
 from kvbench.errors import DataError, ExitCode, KvbenchError
 from kvbench.store.comparability import DEFAULT_VARY, compare_manifests
-from kvbench.sweep.gate_blocks import Blocks
+from kvbench.store.comparability_rules import role_of
+from kvbench.store.manifest import flat_paths
+from kvbench.sweep.gate_blocks import INVALIDATING, Blocks
 from kvbench.sweep.gate_folder import Block, GateFolder, Stage
 from kvbench.sweep.gate_self_test import remember, remembered
 from kvbench.sweep.sides import Side, SideName, checked_out
@@ -151,17 +153,22 @@ class _Gate:
 
     def _cases(self, blocks: Sequence[Block]) -> list[CaseBlocks]:
         """The blocks of one stage as the rules want them, each checked to be of the code and machine it began with."""
-        from kvbench.analysis.gate.from_runs import case_blocks
+        from kvbench.analysis.interleaved import interleaved_blocks
 
         self._check_unchanged(blocks)
-        cases = case_blocks(
+        cases = interleaved_blocks(
             [self.folder.run(block.baseline) for block in blocks],
             [self.folder.run(block.candidate) for block in blocks],
             order=[1 if block.baseline_first else -1 for block in blocks],
             metrics=self.settings.metrics,
             vary=self.settings.vary,
         )
-        disturbed = {case_id for block in blocks for case_id in block.disturbances}
+        disturbed = {
+            case_id
+            for block in blocks
+            for case_id, names in block.disturbances.items()
+            if INVALIDATING.intersection(names)
+        }
         return [replace(case, disturbed=case.disturbed or case.case_id in disturbed) for case in cases]
 
     def _check_unchanged(self, blocks: Sequence[Block]) -> None:
@@ -180,11 +187,14 @@ class _Gate:
         return [case for run in (block.baseline, block.candidate) for case in self.folder.run(run).plan["cases"]]
 
     def _fingerprint(self) -> str:
-        """Digest of everything that must be equal, of the base's warm-up, its code included."""
+        """Digest of everything that must be equal, the treatment apart: the machine, the cases, the rule."""
         manifest = _without_seed(self.folder.run(self.folder.blocks("warm-up")[0].baseline).manifest)
-        facts = {key: value for key, value in manifest["controlled"].items() if key not in ("suite", "workloads")}
-        rule = asdict(self.settings.rule)
-        text = json.dumps([facts, rule, self.settings.metrics], sort_keys=True, default=str)
+        facts = [
+            (path, value)
+            for path, value in flat_paths(manifest["controlled"])
+            if role_of(path, self.settings.vary) == "equal"
+        ]
+        text = json.dumps([facts, asdict(self.settings.rule), self.settings.metrics], sort_keys=True, default=str)
         return hashlib.sha256(text.encode()).hexdigest()[:32]
 
     def _sides(self) -> dict[str, str]:
