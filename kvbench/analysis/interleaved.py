@@ -10,7 +10,6 @@ import numpy as np
 
 from kvbench.analysis.sides import Side, all_defaults, chosen_metrics, metrics_of_case, read_side
 from kvbench.analysis.stored import StoredCase, blocks_of_case
-from kvbench.store.comparability import compare_manifests
 
 if TYPE_CHECKING:
     from kvbench.analysis.gate.types import CaseBlocks, Floats
@@ -18,43 +17,29 @@ if TYPE_CHECKING:
 
 
 def interleaved_blocks(
+    cases: Sequence[StoredCase],
     baseline: Sequence[Run],
     candidate: Sequence[Run],
     *,
     order: Sequence[int],
     metrics: Sequence[str] = (),
-    vary: Sequence[str] = (),
 ) -> list[CaseBlocks]:
     """`baseline[r]` and `candidate[r]` are the runs of block r, each with one sample of every case; `order[r]` is +1
     where the baseline was measured first. A case that did not end ok in a block has NaN there, which the rules call
     INVALID; one that fits on neither side is left out."""
     names = [column.name for column in chosen_metrics(metrics)]
-    sides = [[read_side(run, names or all_defaults()) for run in runs] for runs in (baseline, candidate)]
-    first, second = sides
+    first, second = ([read_side(run, names or all_defaults()) for run in runs] for runs in (baseline, candidate))
     found = []
-    for case in _cases(baseline[0], candidate[0], vary):
+    for case in cases:
         if first[0].never_tried(case.left) and second[0].never_tried(case.right):
             continue
         ids = [case.left] * len(first) + [case.right] * len(second)
+        drifting = _drifting(case, first, second)
         for metric in metrics_of_case(case.kind, names, (*first, *second), ids):
-            drifting = _drifting(case, first, second)
-            blocks = blocks_of_case(
-                case, metric, _values(first, case.left, metric), _values(second, case.right, metric), drifting
-            )
+            values = _values(first, case.left, metric), _values(second, case.right, metric)
+            blocks = blocks_of_case(case, metric, *values, drifting)
             found.append(replace(blocks, order=np.array(order, dtype=np.int8)))
     return found
-
-
-def _cases(left: Run, right: Run, vary: Sequence[str]) -> list[StoredCase]:
-    """Cases of both sides, then those of one, which have values on one side only."""
-    shared = compare_manifests(left.manifest, right.manifest, vary=vary, is_stored=False)
-    planned = {case["case_id"]: case for run in (right, left) for case in run.plan["cases"]}
-    pairs = [(pair.left, pair.right) for pair in shared.pairs]
-    pairs += [(case_id, case_id) for case_id in (*shared.left_only, *shared.right_only)]
-    return [
-        StoredCase(one, other, str(planned[one].get("kind", "engine")), str(planned[one].get("label") or one))
-        for one, other in pairs
-    ]
 
 
 def _values(sides: Sequence[Side], case_id: str, metric: str) -> Floats:

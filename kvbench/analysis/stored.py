@@ -63,10 +63,12 @@ def _paired(case: StoredCase, metric: str, baseline: Side, candidate: Side, note
         notes.append(f"{len(left)} samples against {len(right)}: the {len(both)} with the same number are compared")
     sides = ([left[n] for n in both], [right[n] for n in both]) if both else (list(left.values()), [*right.values()])
     drifting = baseline.share_warned(case.left, "not_stationary"), candidate.share_warned(case.right, "not_stationary")
-    return _blocks(case, metric, np.array(sides[0]), np.array(sides[1]), sum(drifting) / 2)
+    return blocks_of_case(case, metric, np.array(sides[0]), np.array(sides[1]), sum(drifting) / 2)
 
 
-def _blocks(case: StoredCase, metric: str, left: Floats, right: Floats, drifting: float = 0.0) -> CaseBlocks:
+def blocks_of_case(case: StoredCase, metric: str, left: Floats, right: Floats, drifting: float = 0.0) -> CaseBlocks:
+    """The values of one metric of a case on both sides, with what its column says of them; `drifting` is the share of
+    processes whose warm-up hit its cap."""
     column = METRICS[metric]
     return CaseBlocks(
         case_id=case.left,

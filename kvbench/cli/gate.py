@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from kvbench.cli.gate_judge import judge
+from kvbench.cli.gate_run import run as gate_run
 from kvbench.cli.output import Table, emit, format_option
 from kvbench.errors import DataError
 
@@ -22,6 +23,7 @@ def gate() -> None:
     """Judge a candidate against a baseline, and the rule on recorded nights."""
 
 
+gate.add_command(gate_run)
 gate.add_command(judge)
 
 

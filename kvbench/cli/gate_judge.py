@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
-from kvbench.cli.comparing import differences_table, refusal_shown, vary_option
-from kvbench.cli.output import Table, emit, format_option
-
-if TYPE_CHECKING:
-    from kvbench.analysis.gate.types import SuiteVerdict
-    from kvbench.report.ci.context import GateContext
+from kvbench.cli.comparing import refusal_shown, vary_option
+from kvbench.cli.gate_output import deliver, verdict_options
+from kvbench.cli.output import format_option
 
 
 @click.command()
@@ -27,15 +23,7 @@ if TYPE_CHECKING:
 )  # fmt: skip
 @click.option("--metric", "metrics", multiple=True, help="Judge this metric instead of the usual ones; repeatable.")
 @vary_option
-@click.option(
-    "--inconclusive", type=click.Choice(["pass", "fail", "neutral"]), default="neutral", show_default=True,
-    help="Exit 0, 1 or 3 for INCONCLUSIVE, and for a FAIL that is only advice.",
-)  # fmt: skip
-@click.option(
-    "--write", "paths", multiple=True, type=click.Path(path_type=Path), metavar="FILE",
-    help="Also write the verdict: .md, .xml (JUnit), .json or .parquet; repeatable.",
-)  # fmt: skip
-@click.option("--github", is_flag=True, help="Annotations on stderr, and Markdown into $GITHUB_STEP_SUMMARY.")
+@verdict_options
 @format_option
 def judge(
     run_a: Path,
@@ -60,8 +48,7 @@ def judge(
       kvbench gate judge results/before results/after
       kvbench gate judge results/mon results/thu --baseline results/tue --baseline results/wed --write verdict.xml
     """
-    from kvbench.console import say
-    from kvbench.report.ci.write import check_paths, tell_github, write_verdict
+    from kvbench.report.ci.write import check_paths
     from kvbench.report.stored_gate import judge_folders
 
     check_paths(paths)
@@ -69,31 +56,4 @@ def judge(
         verdict, context = judge_folders(
             [run_a, *baselines], [run_b, *candidates], metrics, vary, inconclusive=inconclusive
         )
-    _show(verdict, context, form)
-    write_verdict(verdict, context, paths)
-    for line in tell_github(verdict, context) if github else ():
-        say(line)
-    return context.exit_code
-
-
-def _show(verdict: SuiteVerdict, context: GateContext, form: str) -> None:
-    from kvbench.report.ci import context as words
-    from kvbench.report.ci.data import CASE_FIELDS, case_record, json_document
-    from kvbench.report.ci.markdown import HEAD, RIGHT, markdown_summary, row
-
-    if form == "md":
-        click.echo(markdown_summary(verdict, context), nl=False)
-        return
-    cases = words.ordered(verdict)
-    lines = [*words.explanations(verdict), *context.notes]
-    tables = [Table(words.headline(verdict), HEAD, [row(case) for case in cases], RIGHT, footer=". ".join(lines))]
-    differ = [d for d in context.differences if d.role == "treatment"]
-    if differ:
-        tables.append(differences_table("the sides differ in", differ))
-    emit(
-        form,
-        tables=tables,
-        columns=list(CASE_FIELDS),
-        records=[case_record(case) for case in cases],
-        document=json_document(verdict, context),
-    )
+    return deliver(verdict, context, form, paths, github)

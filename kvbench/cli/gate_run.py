@@ -8,10 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from kvbench.cli.gate_output import emit_verdict, verdict_options
+from kvbench.cli.comparing import refusal_shown
+from kvbench.cli.gate_output import deliver, verdict_options
 from kvbench.cli.output import format_option
 
 if TYPE_CHECKING:
+    from kvbench.analysis.gate.types import Inconclusive
+    from kvbench.spec.load import LoadedSuite
     from kvbench.sweep.gate_run import GateSettings
 
 
@@ -34,12 +37,22 @@ if TYPE_CHECKING:
 @click.option("--candidate-python", type=click.Path(exists=True, dir_okay=False), help="Interpreter of the candidate.")
 @click.option("--own-environments", is_flag=True, help="Install each side into a virtual environment of its own.")
 @click.option("--seed", type=click.IntRange(min=0), help="Of every order.  [drawn]")
-@click.option("--out", type=click.Path(path_type=Path), default=Path("results"), show_default=True, help="Where it goes.")
+@click.option(
+    "--out", type=click.Path(path_type=Path), default=Path("results"), show_default=True, help="Where it goes."
+)
 @click.option("--resume", type=click.Path(path_type=Path), metavar="GATE", help="Go on with a stopped gate's folder.")
 @verdict_options
 @format_option
 def run(
-    suite: str | None, resume: Path | None, out: Path, overrides: tuple[str, ...], form: str, **options: Any
+    suite: str | None,
+    resume: Path | None,
+    out: Path,
+    overrides: tuple[str, ...],
+    inconclusive: Inconclusive,
+    paths: tuple[Path, ...],
+    github: bool,
+    form: str,
+    **options: Any,
 ) -> int:
     """Measure --base and --candidate in turns on SUITE, every sample a fresh process, and judge the candidate.
 
@@ -52,23 +65,24 @@ def run(
     \b
     Examples:
       kvbench gate run --base main smoke
-      kvbench gate run --base v1.2 --candidate HEAD kernels.toml --junit gate.xml
+      kvbench gate run --base v1.2 --candidate HEAD kernels.toml --write gate.xml
       kvbench gate run --resume results/gate-smoke-20260101T000000Z
     """
+    from kvbench.report.ci.write import check_paths
     from kvbench.sweep.gate_run import resume_gate, run_gate
 
-    outputs = {name: options.pop(name) for name in verdict_options.names}
-    if resume is not None:
-        if suite is not None or overrides or any(value for value in options.values()):
+    check_paths(paths)
+    with refusal_shown(form):
+        if resume is None:
+            result = run_gate(_loaded(suite, overrides), _settings(options), out=out)
+        elif suite is not None or overrides or any(options.values()):
             raise click.UsageError("--resume goes on with what was asked: give nothing else but outputs")
-        result = resume_gate(resume)
-    else:
-        result = run_gate(_loaded(suite, overrides), _settings(options), out=out)
-    context = {"sides": result.sides, "blocks": result.blocks, "folder": str(result.folder)}
-    return emit_verdict(result.verdict, context, form, **outputs)
+        else:
+            result = resume_gate(resume)
+    return deliver(result.verdict, result.context(inconclusive), form, paths, github)
 
 
-def _loaded(suite: str | None, overrides: tuple[str, ...]) -> Any:
+def _loaded(suite: str | None, overrides: tuple[str, ...]) -> LoadedSuite:
     from kvbench.spec.load import load_suite
     from kvbench.spec.overrides import apply_overrides
 

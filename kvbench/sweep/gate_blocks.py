@@ -1,7 +1,7 @@
 """Interleaved blocks: in each, one fresh process per side measures the same cases in the same shuffled order.
 
-Which side goes first is balanced over the blocks and shuffled. A block in which the machine was disturbed (throttled, used
-by others …) is taken again, at most a fifth of the blocks; beyond that it is kept and its cases say so.
+Which side goes first is balanced over the blocks and shuffled. A block in which the machine was disturbed (throttled,
+used by others …) is taken again, at most a fifth of the blocks; beyond that it is kept and its cases say so.
 """
 
 from __future__ import annotations

@@ -9,16 +9,20 @@ import hashlib
 import json
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from kvbench.analysis.gate.rules import candidates, judge
 from kvbench.analysis.gate.self_test import SelfTest, self_test
-from kvbench.analysis.gate.types import CaseBlocks, Rule, SuiteVerdict
+from kvbench.analysis.gate.types import CaseBlocks, Inconclusive, Rule, SuiteVerdict
+from kvbench.analysis.interleaved import interleaved_blocks
 from kvbench.console import say
 from kvbench.errors import DataError, ExitCode, KvbenchError
-from kvbench.store.comparability import DEFAULT_VARY, compare_manifests
+from kvbench.report.ci.context import GateContext
+from kvbench.report.ci.data import json_document
+from kvbench.report.stored_gate import stored_cases
+from kvbench.store.comparability import DEFAULT_VARY, Comparability, FieldDifference, compare_manifests
 from kvbench.store.comparability_rules import role_of
 from kvbench.store.manifest import flat_paths
 from kvbench.sweep.gate_blocks import INVALIDATING, Blocks
@@ -44,7 +48,7 @@ class GateSettings:
 
     base: str
     candidate: str
-    rule: Rule = Rule()
+    rule: Rule = field(default_factory=Rule)
     metrics: tuple[str, ...] = ()
     vary: tuple[str, ...] = DEFAULT_VARY
     self_test: SelfTesting = "auto"
@@ -64,10 +68,25 @@ class GateResult:
 
     verdict: SuiteVerdict
     folder: Path
-    sides: dict[str, str]
-    """Side → what was asked and its commit"""
+    suite: str
+    base: str
+    candidate: str
+    """What was asked, and its commit"""
     blocks: dict[str, int]
-    """Stage → blocks that were taken, of them discarded ones as `<stage> discarded`"""
+    """Stage → blocks that count; `<stage> discarded` → those that were disturbed and taken again"""
+    differences: tuple[FieldDifference, ...]
+
+    def context(self, inconclusive: Inconclusive = "neutral") -> GateContext:
+        """What the writers of verdicts want to know."""
+        taken = ", ".join(f"{count} {stage}" for stage, count in self.blocks.items() if count)
+        return GateContext(
+            suite=self.suite,
+            baselines=[self.base],
+            candidates=[self.candidate],
+            exit_code=int(self.verdict.exit_code(inconclusive)),
+            differences=self.differences,
+            notes=[f"blocks: {taken}", *_on_self_test(self.verdict), f"evidence: {self.folder}"],
+        )
 
 
 def run_gate(suite: LoadedSuite, settings: GateSettings, *, out: Path) -> GateResult:
@@ -111,20 +130,31 @@ class _Gate:
         rule, pair = self.settings.rule, (self.base, self.candidate)
         say(f"gate: base {self.base.describe()} against candidate {self.candidate.describe()}; {self.folder.path}")
         taker = Blocks(self.folder, self.folder.asked["suite"], self.settings.seed, _tell)
-        self._check(taker.take("warm-up", pair, 1))
+        shared = self._check(taker.take("warm-up", pair, 1))
         tested = self._self_test(taker)
         screened = self._cases(taker.take("screen", pair, rule.screen_blocks))
         open_cases = candidates(screened, rule=rule, self_test=tested)
         confirmed = self._confirm(taker, open_cases) if open_cases else []
         verdict = judge(screened, confirmed, rule=rule, self_test=tested)
-        return GateResult(verdict, self.folder.path, self._sides(), self._counts())
+        result = GateResult(
+            verdict,
+            self.folder.path,
+            self.folder.asked["suite_name"],
+            self.base.describe(),
+            self.candidate.describe(),
+            self._counts(),
+            shared.differences,
+        )
+        self.folder.write("verdict.json", json_document(verdict, result.context()))
+        return result
 
-    def _check(self, warm_up: list[Block]) -> None:
+    def _check(self, warm_up: list[Block]) -> Comparability:
         """The treatment, and nothing else, is what the sides differ in; they have cases in common."""
         found = compare_manifests(*self._manifests(warm_up[0]), vary=self.settings.vary, is_stored=False)
         if not found.pairs:
             raise DataError("the two sides have no case in common", hint="choose a suite that both revisions know")
         found.check()
+        return found
 
     def _self_test(self, taker: Blocks) -> SelfTest | None:
         """What unchanged code does here: remembered from today under the same conditions, or taken now."""
@@ -137,7 +167,10 @@ class _Gate:
             return known
         blocks = taker.take("self-test", (self.base, self.base), self.settings.rule.screen_blocks)
         found = self_test(self._cases(blocks), rule=self.settings.rule, fingerprint=fingerprint)
-        say(f"self-test: noise floor {found.noise_floor:.2%}; " + ("valid" if found.valid else "; ".join(found.problems)))
+        say(
+            f"self-test: noise floor {found.noise_floor:.2%}; "
+            + ("valid" if found.valid else "; ".join(found.problems))
+        )
         if found.valid:
             remember(found)
         return found
@@ -153,15 +186,15 @@ class _Gate:
 
     def _cases(self, blocks: Sequence[Block]) -> list[CaseBlocks]:
         """The blocks of one stage as the rules want them, each checked to be of the code and machine it began with."""
-        from kvbench.analysis.interleaved import interleaved_blocks
-
         self._check_unchanged(blocks)
+        runs = [[self.folder.run(path) for path in paths] for paths in zip(*map(_runs_of, blocks), strict=True)]
+        left, right = runs[0][0], runs[1][0]
+        shared = compare_manifests(left.manifest, right.manifest, vary=self.settings.vary, is_stored=False)
         cases = interleaved_blocks(
-            [self.folder.run(block.baseline) for block in blocks],
-            [self.folder.run(block.candidate) for block in blocks],
+            stored_cases(left, right, shared),
+            *runs,
             order=[1 if block.baseline_first else -1 for block in blocks],
             metrics=self.settings.metrics,
-            vary=self.settings.vary,
         )
         disturbed = {
             case_id
@@ -197,15 +230,24 @@ class _Gate:
         text = json.dumps([facts, asdict(self.settings.rule), self.settings.metrics], sort_keys=True, default=str)
         return hashlib.sha256(text.encode()).hexdigest()[:32]
 
-    def _sides(self) -> dict[str, str]:
-        return {side.name: side.describe() for side in (self.base, self.candidate)}
-
     def _counts(self) -> dict[str, int]:
         stages: tuple[Stage, ...] = ("self-test", "screen", "confirm")
         found = {stage: self.folder.blocks(stage) for stage in stages}
-        kept = {stage: sum(block.is_kept for block in blocks) for stage, blocks in found.items()}
+        kept: dict[str, int] = {stage: sum(block.is_kept for block in blocks) for stage, blocks in found.items()}
         lost = {f"{stage} discarded": sum(not block.is_kept for block in blocks) for stage, blocks in found.items()}
         return {**kept, **lost}
+
+
+def _on_self_test(verdict: SuiteVerdict) -> list[str]:
+    test = verdict.self_test
+    if test is None:
+        return ["no self-test"]
+    answer = "valid" if test.valid else "; ".join(test.problems)
+    return [f"self-test of {test.blocks} blocks: noise floor {test.noise_floor:.2%}; {answer}"]
+
+
+def _runs_of(block: Block) -> tuple[str, str]:
+    return block.baseline, block.candidate
 
 
 def _without_seed(manifest: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """The two sides of a gate: which code measures, and how it is started.
 
-A side is a folder with kvbench's source: a path as it stands, or a revision checked out into a git worktree. It runs in a
-process of its own with its source first on the path and a cache of compiled kernels of its own.
+A side is a folder with kvbench's source: a path as it stands, or a revision checked out into a git worktree. It runs in
+a process of its own with its source first on the path and a cache of compiled kernels of its own.
 """
 
 from __future__ import annotations
@@ -68,8 +68,8 @@ def checked_out(
     """Both sides, ready to run; worktrees made here are removed on the way out.
 
     `pythons` are interpreters with a side's dependencies, this one where none is given; `own_environments` makes one
-    per side with `pip install`. Raises `UsageError` for what is neither a source folder nor a revision, `CannotRunError`
-    for a side that cannot be set up.
+    per side with `pip install`. Raises `UsageError` for what is neither a source folder nor a revision,
+    `CannotRunError` for a side that cannot be set up.
     """
     trees: list[tuple[Path, Path]] = []
     try:
@@ -132,10 +132,16 @@ def _add_worktree(repository: Path, side: Side) -> None:
     assert side.commit is not None
     arguments = ("worktree", "add", "--detach", str(side.folder), side.commit)
     done = subprocess.run(
-        ["git", "-C", str(repository), *arguments], capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL
+        ["git", "-C", str(repository), *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        stdin=subprocess.DEVNULL,
     )
     if done.returncode != 0:
-        raise CannotRunError(f"{side.name} cannot be checked out: {_tail(done.stderr)}", hint="free space, or give a path")
+        raise CannotRunError(
+            f"{side.name} cannot be checked out: {_tail(done.stderr)}", hint="free space, or give a path"
+        )
     if not (side.folder / "kvbench" / "__init__.py").is_file():
         raise CannotRunError(f"{side.name}: revision {side.asked} holds no kvbench", hint="choose a later revision")
 
@@ -168,7 +174,11 @@ def _git(folder: Path, *arguments: str) -> str | None:
     """What git prints; None where it fails or is not installed."""
     try:
         done = subprocess.run(
-            ["git", "-C", str(folder), *arguments], capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL
+            ["git", "-C", str(folder), *arguments],
+            capture_output=True,
+            text=True,
+            check=False,
+            stdin=subprocess.DEVNULL,
         )
     except OSError:
         return None

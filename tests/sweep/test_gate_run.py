@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -17,29 +16,37 @@ from kvbench.analysis.gate.types import Reason, Rule, Verdict
 from kvbench.errors import CannotRunError, DataError, UsageError
 from kvbench.spec.load import LoadedSuite, from_effective
 from kvbench.store.comparability import NotComparableError
-from kvbench.sweep import gate_run
+from kvbench.sweep import gate_blocks, gate_run
 from kvbench.sweep.gate_blocks import balanced
 from kvbench.sweep.gate_run import GateSettings, resume_gate, run_gate
 from kvbench.sweep.sides import checked_out
+from tests.sweep import fake_side
 
-REPOSITORY = Path(__file__).resolve().parents[2]
-RULE = Rule(screen_blocks=5, confirm_blocks=6, least_confirm_blocks=5)
+RULE = Rule(screen_blocks=8, confirm_blocks=6, least_confirm_blocks=5)
 Make = Callable[..., str]
+REAL_MEASURE = gate_blocks.measure
+VIRTUAL = """
+name = "tiny"
+[model]
+name = "tiny-llama"
+[engine]
+kv_memory = "2MiB"
+max_sequences = 4
+[workload]
+requests = 4
+input_tokens = { kind = "constant", value = 32 }
+output_tokens = { kind = "constant", value = 8 }
+[measure]
+clock = "virtual"
+virtual_device = "L4"
+"""
 
 
 @pytest.fixture(autouse=True)
-def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _sides_that_measure_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KVBENCH_CACHE_DIR", str(tmp_path / "cache"))
-    monkeypatch.setenv("FAKE_SIDE_REPOSITORY", str(REPOSITORY))
-
-
-@pytest.fixture
-def python(tmp_path: Path) -> str:
-    """An interpreter that runs the fake side whatever module it is asked for."""
-    path = tmp_path / "python"
-    path.write_text(f'#!/bin/sh\nexec {sys.executable} {REPOSITORY}/tests/sweep/fake_side.py "$@"\n')
-    path.chmod(0o755)
-    return str(path)
+    monkeypatch.setattr(gate_blocks, "measure", fake_side.measure)
+    monkeypatch.setattr(os, "fsync", lambda _file: None)  # nothing here outlives the test
 
 
 @pytest.fixture
@@ -63,16 +70,13 @@ def suite() -> LoadedSuite:
     )
 
 
-def settings(base: str, candidate: str, python: str, **changes: Any) -> GateSettings:
+def settings(base: str, candidate: str, **changes: Any) -> GateSettings:
     chosen: dict[str, Any] = {"rule": RULE, "self_test": "none", "seed": 7, **changes}
-    return GateSettings(base, candidate, base_python=python, candidate_python=python, **chosen)
+    return GateSettings(base, candidate, **chosen)
 
 
-def test_equal_sides_pass_and_every_block_is_two_fresh_runs(
-    suite: LoadedSuite, side: Make, python: str, tmp_path: Path
-) -> None:
-    rule = replace(RULE, screen_blocks=8)
-    found = run_gate(suite, settings(side("a"), side("b"), python, rule=rule), out=tmp_path / "out")
+def test_equal_sides_pass_and_every_block_is_two_fresh_runs(suite: LoadedSuite, side: Make, tmp_path: Path) -> None:
+    found = run_gate(suite, settings(side("a"), side("b")), out=tmp_path / "out")
     assert found.verdict.verdict is Verdict.PASS
     assert found.blocks["screen"] == 8
     assert found.blocks["confirm"] == 0
@@ -81,12 +85,10 @@ def test_equal_sides_pass_and_every_block_is_two_fresh_runs(
     assert sum(block["baseline_first"] for block in blocks) == 4
 
 
-def test_a_slow_case_fails_after_a_self_test_and_is_named(
-    suite: LoadedSuite, side: Make, python: str, tmp_path: Path
-) -> None:
-    asked = settings(side("a"), side("b", (1.0, 1.08)), python, self_test="auto", rule=replace(RULE, screen_blocks=8))
+def test_a_slow_case_fails_after_a_self_test_and_is_named(suite: LoadedSuite, side: Make, tmp_path: Path) -> None:
+    asked = settings(side("a"), side("b", (1.0, 1.08)), self_test="auto", rule=RULE)
     found = run_gate(suite, asked, out=tmp_path / "out")
-    assert [case.label for case in found.verdict.having(Verdict.FAIL)] == ["000000000001"]
+    assert [case.label for case in found.verdict.having(Verdict.FAIL)] == ["engine.block_size=16"]
     assert found.verdict.self_test is not None
     assert found.verdict.self_test.valid, found.verdict.self_test.problems
     assert found.verdict.exit_code() == 1
@@ -99,61 +101,57 @@ def test_a_slow_case_fails_after_a_self_test_and_is_named(
 
 
 def test_a_young_self_test_under_the_same_conditions_is_used_again(
-    suite: LoadedSuite, side: Make, python: str, tmp_path: Path
+    suite: LoadedSuite, side: Make, tmp_path: Path
 ) -> None:
-    rule = replace(RULE, screen_blocks=8)
-    first = run_gate(suite, settings(side("a"), side("b"), python, self_test="auto", rule=rule), out=tmp_path / "1")
+    rule = RULE
+    first = run_gate(suite, settings(side("a"), side("b"), self_test="auto", rule=rule), out=tmp_path / "1")
     assert first.blocks["self-test"] == 8
-    second = run_gate(suite, settings(side("a"), side("c"), python, self_test="auto", rule=rule), out=tmp_path / "2")
+    second = run_gate(suite, settings(side("a"), side("c"), self_test="auto", rule=rule), out=tmp_path / "2")
     assert second.blocks["self-test"] == 0
     assert second.verdict.self_test == first.verdict.self_test
     other = replace(rule, confirm_blocks=7)
-    third = run_gate(suite, settings(side("a"), side("c"), python, self_test="auto", rule=other), out=tmp_path / "3")
+    third = run_gate(suite, settings(side("a"), side("c"), self_test="auto", rule=other), out=tmp_path / "3")
     assert third.blocks["self-test"] == 8, "another rule is another test"
 
 
-def test_m64_an_improvement_is_said_and_exits_0(suite: LoadedSuite, side: Make, python: str, tmp_path: Path) -> None:
+def test_m64_an_improvement_is_said_and_exits_0(suite: LoadedSuite, side: Make, tmp_path: Path) -> None:
     """M64: a candidate that is faster never fails; it is reported as improved."""
-    asked = settings(side("a"), side("b", (0.9, 0.9)), python, rule=replace(RULE, screen_blocks=8))
+    asked = settings(side("a"), side("b", (0.9, 0.9)), rule=RULE)
     found = run_gate(suite, asked, out=tmp_path / "out")
     assert found.verdict.verdict is Verdict.IMPROVED
     assert found.verdict.exit_code() == 0
 
 
-def test_a_case_that_one_side_lacks_is_invalid_and_never_passes(
-    suite: LoadedSuite, side: Make, python: str, tmp_path: Path
-) -> None:
-    asked = settings(side("a"), side("b", (1.0, 1.0, 1.0), cases=3), python)
+def test_a_case_that_one_side_lacks_is_invalid_and_never_passes(suite: LoadedSuite, side: Make, tmp_path: Path) -> None:
+    asked = settings(side("a"), side("b", (1.0, 1.0, 1.0)))
     found = run_gate(suite, asked, out=tmp_path / "out")
     assert [case.reasons for case in found.verdict.having(Verdict.INVALID)] == [(Reason.ONE_SIDED,)]
     assert found.verdict.exit_code() == 5
 
 
 def test_sides_that_differ_in_more_than_the_code_are_refused_before_any_block(
-    suite: LoadedSuite, side: Make, python: str, tmp_path: Path
+    suite: LoadedSuite, side: Make, tmp_path: Path
 ) -> None:
-    asked = settings(side("a"), side("b", facts={"threads": 3}), python)
+    asked = settings(side("a"), side("b", facts={"threads": 3}))
     with pytest.raises(NotComparableError, match="threads") as refused:
         run_gate(suite, asked, out=tmp_path / "out")
     assert refused.value.exit_code == 4
     assert not list((tmp_path / "out").glob("*/blocks/screen-*"))
 
 
-def test_a_side_that_does_not_run_says_why_and_exits_4(
-    suite: LoadedSuite, side: Make, python: str, tmp_path: Path
-) -> None:
-    asked = settings(side("a", exit=2, says="error: no axis engine.blocksize"), side("b"), python)
-    with pytest.raises(CannotRunError, match=r"base .* exit 2.*no axis engine\.blocksize"):
+def test_a_side_that_does_not_run_says_why_and_exits_4(suite: LoadedSuite, side: Make, tmp_path: Path) -> None:
+    asked = settings(side("a", fails="no axis engine.blocksize"), side("b"))
+    with pytest.raises(CannotRunError, match="base: no axis"):
         run_gate(suite, asked, out=tmp_path / "out")
 
 
-def test_nothing_in_common_is_missing_data(suite: LoadedSuite, side: Make, python: str, tmp_path: Path) -> None:
+def test_nothing_in_common_is_missing_data(suite: LoadedSuite, side: Make, tmp_path: Path) -> None:
     with pytest.raises(DataError, match="no case in common"):
-        run_gate(suite, settings(side("a", cases=0), side("b"), python), out=tmp_path / "out")
+        run_gate(suite, settings(side("a", ()), side("b")), out=tmp_path / "out")
 
 
 def test_a_stopped_gate_goes_on_with_the_blocks_it_has(
-    suite: LoadedSuite, side: Make, python: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    suite: LoadedSuite, side: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def stop(stage: str, done: int, _count: int, _discarded: bool) -> None:
         if (stage, done) == ("screen", 3):
@@ -163,7 +161,7 @@ def test_a_stopped_gate_goes_on_with_the_blocks_it_has(
     with monkeypatch.context() as patch:
         patch.setattr(gate_run, "_tell", stop)
         with pytest.raises(gate_run.GateInterruptedError, match="finished blocks are in") as stopped:
-            run_gate(suite, settings(side("a"), side("b"), python, rule=rule), out=tmp_path / "out")
+            run_gate(suite, settings(side("a"), side("b"), rule=rule), out=tmp_path / "out")
     assert stopped.value.exit_code == 130
     (folder,) = (tmp_path / "out").iterdir()
     kept = {path: path.stat().st_mtime_ns for path in folder.glob("blocks/screen-*/block.json")}
@@ -173,26 +171,22 @@ def test_a_stopped_gate_goes_on_with_the_blocks_it_has(
     assert all(path.stat().st_mtime_ns == then for path, then in kept.items())
 
 
-def test_disturbed_blocks_are_taken_again_at_most_a_fifth(
-    suite: LoadedSuite, side: Make, python: str, tmp_path: Path
-) -> None:
-    asked = settings(side("a"), side("b", warning="cpu_stolen"), python, rule=replace(RULE, screen_blocks=10))
+def test_disturbed_blocks_are_taken_again_at_most_a_fifth(suite: LoadedSuite, side: Make, tmp_path: Path) -> None:
+    asked = settings(side("a"), side("b", warning="cpu_stolen"), rule=replace(RULE, screen_blocks=10))
     found = run_gate(suite, asked, out=tmp_path / "out")
     assert found.blocks["screen"] == 10
     assert found.blocks["screen discarded"] == 2
     assert found.verdict.verdict is not Verdict.INVALID, "noise is in the intervals"
 
 
-def test_throttling_beyond_the_budget_is_no_verdict(
-    suite: LoadedSuite, side: Make, python: str, tmp_path: Path
-) -> None:
-    found = run_gate(suite, settings(side("a"), side("b", warning="throttled"), python), out=tmp_path / "out")
+def test_throttling_beyond_the_budget_is_no_verdict(suite: LoadedSuite, side: Make, tmp_path: Path) -> None:
+    found = run_gate(suite, settings(side("a"), side("b", warning="throttled")), out=tmp_path / "out")
     assert {case.reasons for case in found.verdict.cases} == {(Reason.DISTURBED,)}
     assert found.verdict.exit_code() == 5
 
 
 def test_the_base_may_not_change_while_it_is_measured(
-    suite: LoadedSuite, side: Make, python: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    suite: LoadedSuite, side: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def change(stage: str, done: int, _count: int, _discarded: bool) -> None:
         if (stage, done) == ("screen", 2):
@@ -200,7 +194,20 @@ def test_the_base_may_not_change_while_it_is_measured(
 
     monkeypatch.setattr(gate_run, "_tell", change)
     with pytest.raises(NotComparableError):
-        run_gate(suite, settings(side("a"), side("b"), python), out=tmp_path / "out")
+        run_gate(suite, settings(side("a"), side("b")), out=tmp_path / "out")
+
+
+def test_a_side_is_a_process_with_its_own_source_and_says_why_it_fails(tmp_path: Path) -> None:
+    here = str(Path(__file__).resolve().parents[2])
+    suite = tmp_path / "tiny.toml"
+    suite.write_text(VIRTUAL)
+    with checked_out({"base": here}, tmp_path) as sides:
+        found = REAL_MEASURE(sides["base"], suite, tmp_path / "out", tmp_path / "log.txt")
+        assert [row["status"] for row in found.case_rows] == ["ok"]
+        suite.write_text(VIRTUAL.replace("max_sequences", "max_sequence"))
+        with pytest.raises(CannotRunError, match=r"exit 2.*max_sequence") as failed:
+            REAL_MEASURE(sides["base"], suite, tmp_path / "again", tmp_path / "log.txt")
+    assert failed.value.exit_code == 4
 
 
 def test_order_is_balanced_in_every_pair_and_shuffled() -> None:
@@ -214,11 +221,20 @@ def test_revisions_become_worktrees_that_are_gone_afterwards(tmp_path: Path, mon
     top = tmp_path / "clone"
     (top / "kvbench").mkdir(parents=True)
     (top / "kvbench" / "__init__.py").write_text("one = 1\n")
-    identity = {"GIT_AUTHOR_NAME": "a", "GIT_AUTHOR_EMAIL": "a@b", "GIT_COMMITTER_NAME": "a", "GIT_COMMITTER_EMAIL": "a@b"}
+    identity = {
+        "GIT_AUTHOR_NAME": "a",
+        "GIT_AUTHOR_EMAIL": "a@b",
+        "GIT_COMMITTER_NAME": "a",
+        "GIT_COMMITTER_EMAIL": "a@b",
+    }
 
     def git(*arguments: str) -> str:
         done = subprocess.run(
-            ["git", "-C", str(top), *arguments], check=True, capture_output=True, text=True, env={**os.environ, **identity}
+            ["git", "-C", str(top), *arguments],
+            check=True,
+            capture_output=True,
+            text=True,
+            env={**os.environ, **identity},
         )
         return done.stdout.strip()
 

@@ -48,17 +48,19 @@ class Decided:
 def decide(test: Paired, evidence: Evidence, stage: Stage, rule: Rule, noise_floor: float) -> Decided:
     """Judge all cases of a suite that have one stage's blocks. `noise_floor` is a logarithm.
 
-    At the screen of two stages only PASS is decided; the family of Holm is the cases given, which at the confirm stage
-    are the candidates: their blocks are fresh, so that the choice of them does not bias the test.
+    At the screen of two stages only PASS is decided, and not for what looks improved: fresh blocks are to say that.
+    The family of Holm is the cases given, which at the confirm stage are the candidates: their blocks are fresh, so
+    that the choice of them does not bias the test.
     """
     margin = np.maximum(max(np.log1p(rule.margin), noise_floor), evidence.floor)
     worse, better = holm(test.p_worse), holm(test.p_better)
     bound = test.upper(_false_pass(stage, rule))
     code = np.full(test.theta.shape, INCONCLUSIVE, dtype=np.int8)
+    improved = (better <= rule.alpha_cases) & _beyond(-test.theta, -test.upper(0.05), margin, evidence)
     if stage != "screen":
-        code[(better <= rule.alpha_cases) & _beyond(-test.theta, -test.upper(0.05), margin, evidence)] = IMPROVED
+        code[improved] = IMPROVED
         code[(worse <= rule.alpha_cases) & _beyond(test.theta, test.lower(0.05), margin, evidence)] = FAIL
-    believed = ~evidence.no_pass & (evidence.doubt < np.log1p(rule.pass_margin))
+    believed = ~evidence.no_pass & (evidence.doubt < np.log1p(rule.pass_margin)) & ~improved
     code[(code == INCONCLUSIVE) & believed & _within(test, bound, evidence.floor, stage, rule)] = PASS
     code[test.df < rule.least_blocks - 1] = INCONCLUSIVE
     return Decided(code, worse, better, bound, _detectable(test, margin, evidence, rule))
