@@ -33,7 +33,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     ),
     "manifest": ("kvbench.cli.manifest:manifest", "Show or compare what a run controlled."),
     "verify": ("kvbench.cli.verify:verify", "Random load and injected faults against the invariants."),
-    "tune": ("kvbench.cli.tune:tune", "Search strategies for kernel configurations, on recorded spaces."),
+    "tune": ("kvbench.cli.tune:tune", "Find kernel configurations for this machine, or for a GPU that is not here."),
     "gate": ("kvbench.cli.gate:gate", "Judge a candidate against a baseline, and the rule on recorded nights."),
     "compare": ("kvbench.cli.compare:compare", "Runs side by side on the cases that they share."),
     "reproduce": ("kvbench.cli.reproduce:reproduce", "Run again what a manifest recorded, and compare."),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -30,15 +31,15 @@ _SHOWN = {
 def shape_options(command: _Command) -> _Command:
     """The options that say which work a kernel is tuned for; `shape_of` reads them."""
     options = (
-        click.option("--kv-dtype", metavar="DTYPE", default="bf16", show_default=True, help="K and V as stored."),
-        click.option("--query-dtype", metavar="DTYPE", default="bf16", show_default=True, help="fp16, bf16 or fp32."),
+        click.option("--kv-dtype", metavar="DTYPE", help="K and V as stored.  [bf16; decode_numba fp32]"),
+        click.option("--query-dtype", metavar="DTYPE", help="fp16, bf16 or fp32.  [bf16; decode_numba fp32]"),
         click.option("--kv-scales", metavar="KIND", default="token-head", show_default=True, help="As in a suite."),
         click.option("--block-size", type=int, default=16, show_default=True, help="Tokens of one block."),
         click.option("--layout", metavar="LAYOUT", default="hnd", show_default=True, help="hnd or nhd, in a block."),
         click.option("--heads", metavar="Q/KV", help="Query and KV heads, as in 32/8.  [the kernel's typical]"),
         click.option("--head-dim", metavar="K/V", help="Elements of K and V: 128, or 192/128.  [the kernel's typical]"),
-        click.option("--batch", type=int, default=64, show_default=True, help="Sequences."),
-        click.option("--context", type=int, default=4096, show_default=True, help="Tokens of each sequence."),
+        click.option("--batch", metavar="N[,N…]", help="Sequences.  [64; decode_numba 8]"),
+        click.option("--context", metavar="N[,N…]", help="Tokens of each sequence.  [4096; decode_numba 1024]"),
         click.option("--query-tokens", type=int, help="Query tokens of each sequence.  [the kernel's typical]"),
         click.option("--window", "has_window", is_flag=True, help="A layer with a sliding window."),
         click.option("--sinks", "has_sinks", is_flag=True, help="A layer with attention sinks."),
@@ -52,15 +53,15 @@ def shape_options(command: _Command) -> _Command:
 def static_options(command: _Command) -> _Command:
     """The options of compiling for a GPU that need not be there."""
     options = (
-        click.option("--compile-only", is_flag=True, required=True, help="Launch nothing."),
-        click.option("--target", metavar="ARCH", required=True, help="sm_80, sm_86, sm_89, sm_90, sm_100 or sm_120."),
+        click.option("--compile-only", is_flag=True, help="Launch nothing; needs --target."),
+        click.option("--target", metavar="ARCH", help="sm_80, sm_86, sm_89, sm_90, sm_100 or sm_120."),
         click.option("--gpu", metavar="NAME", help="Whose SMs and bandwidth rank.  [the first known of --target]"),
         click.option("--jobs", type=click.IntRange(1, 256), help="Compiles at once.  [one for each core]"),
         click.option(
             "--timeout", "timeout_s", type=click.FloatRange(0.1, 86_400), default=60.0, show_default=True,
-            help="Seconds that one compile may take.",
+            help="Seconds that one step (a compile, a check, some calls) may take.",
         ),
-        click.option("--out", metavar="FOLDER", help="Write static.parquet, static.json and compile.log there."),
+        click.option("--out", metavar="FOLDER", help="Where files go.  [results; --compile-only: nowhere]"),
     )  # fmt: skip
     for option in reversed(options):
         command = option(command)
@@ -73,11 +74,13 @@ SHAPE_NAMES = (
 )  # fmt: skip
 
 
-def shape_of(kernel: str, options: dict[str, Any]) -> KernelShape:
-    """The shape that `shape_options` were given; `UsageError` for an impossible one."""
-    from kvbench.tune.shapes import kernel_shape
+def shapes_of(kernel: str, options: dict[str, Any]) -> list[KernelShape]:
+    """The shapes that `shape_options` give, every batch with every context; `UsageError` for an impossible one."""
+    from kvbench.tune.shapes import counts, kernel_shape
 
-    return kernel_shape(kernel, **{name: options[name] for name in SHAPE_NAMES})
+    fixed = {name: options[name] for name in SHAPE_NAMES if name not in ("batch", "context")}
+    pairs = product(counts(options["batch"], "--batch"), counts(options["context"], "--context"))
+    return [kernel_shape(kernel, **fixed, batch=batch, context=context) for batch, context in pairs]
 
 
 def print_static_report(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from kvbench.geometry.dtypes import scales_per_token, storage_dtype
 from kvbench.geometry.memory import kv_bytes_per_token
 from kvbench.tuned.files import read_store
-from kvbench.tuned.key import bucket, device_label, key_of, layer_label
+from kvbench.tuned.key import device_label, key_of, layer_label
 from kvbench.tuned.table import Match, TunedTable, retune_hint
 from kvbench.tuned.winner import Winner, table_digest
 from kvbench_kernels.specs import KernelShape
@@ -128,17 +128,6 @@ def engine_case_shapes(engine: EngineSettings, geometry: ModelGeometry, workload
         )
         for group in geometry.groups
     }
-
-
-def context_buckets(workload: Workload, share: float = 0.1) -> list[int]:
-    """Powers of two of context at which at least that share of the decoded tokens is produced; the fullest if none."""
-    tokens: dict[int, int] = {}
-    for request in workload.requests:
-        middle = bucket(request.input_tokens + max(1, request.output_tokens) // 2)
-        tokens[middle] = tokens.get(middle, 0) + request.output_tokens
-    total = sum(tokens.values())
-    found = sorted(size for size, count in tokens.items() if total and count >= share * total)
-    return found or sorted(tokens, key=lambda size: -tokens[size])[:1]
 
 
 def _typical(engine: EngineSettings, geometry: ModelGeometry, workload: Workload) -> tuple[int, int]:

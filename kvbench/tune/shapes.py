@@ -12,12 +12,16 @@ from kvbench_kernels.specs import KernelShape
 QUERY_DTYPES = ("fp16", "bf16", "fp32")
 _LAYOUTS = ("hnd", "nhd")
 _LARGEST = {"block size": 4096, "head dim": 1024, "batch": 65_536, "context": 1 << 24, "query tokens": 1 << 20}
+_GPU = {"query_dtype": "bf16", "kv_dtype": "bf16", "batch": 64, "context": 4096}
+_CPU = {"query_dtype": "fp32", "kv_dtype": "fp32", "batch": 8, "context": 1024}
 DEFAULTS: dict[str, dict[str, Any]] = {
-    "decode": {"heads": "32/8", "head_dim": "128", "query_tokens": 1},
-    "prefill": {"heads": "32/8", "head_dim": "128", "query_tokens": 512},
-    "mla": {"heads": "128/1", "head_dim": "576/512", "query_tokens": 1},
+    "decode": {"heads": "32/8", "head_dim": "128", "query_tokens": 1, **_GPU},
+    "prefill": {"heads": "32/8", "head_dim": "128", "query_tokens": 512, **_GPU},
+    "mla": {"heads": "128/1", "head_dim": "576/512", "query_tokens": 1, **_GPU},
+    "decode_numba": {"heads": "8/2", "head_dim": "64", "query_tokens": 1, **_CPU},
 }
-"""What a kernel's shape is where nobody says: a Llama 3 8B layer; for `mla` a DeepSeek V3 one."""
+"""What a kernel's shape is where nobody says: a Llama 3 8B layer; for `mla` a DeepSeek V3 one; on a CPU what kernel
+cases of suites have."""
 
 
 def kernel_shape(
@@ -26,13 +30,13 @@ def kernel_shape(
     heads: str | None = None,
     head_dim: str | None = None,
     query_tokens: int | None = None,
-    query_dtype: str = "bf16",
-    kv_dtype: str = "bf16",
+    query_dtype: str | None = None,
+    kv_dtype: str | None = None,
     kv_scales: str = "token-head",
     block_size: int = 16,
     layout: str = "hnd",
-    batch: int = 64,
-    context: int = 4096,
+    batch: int | None = None,
+    context: int | None = None,
     has_window: bool = False,
     has_sinks: bool = False,
     has_cap: bool = False,
@@ -45,6 +49,8 @@ def kernel_shape(
     query_heads, kv_heads = _pair(heads or typical["heads"], "--heads", "32/8")
     k_dim, v_dim = _pair(head_dim or typical["head_dim"], "--head-dim", "128 or 192/128")
     tokens = typical["query_tokens"] if query_tokens is None else query_tokens
+    batch = typical["batch"] if batch is None else batch
+    context = typical["context"] if context is None else context
     sizes = {"block size": block_size, "batch": batch, "context": context, "query tokens": tokens}
     for name, value in (*sizes.items(), ("head dim", k_dim), ("head dim", v_dim)):
         if not 1 <= value <= _LARGEST[name]:
@@ -56,7 +62,7 @@ def kernel_shape(
         )
     if tokens > context:
         raise UsageError(f"{tokens} query tokens do not fit into a context of {context}", hint="the context holds them")
-    query, stored = storage_dtype(query_dtype), storage_dtype(kv_dtype)
+    query, stored = storage_dtype(query_dtype or typical["query_dtype"]), storage_dtype(kv_dtype or typical["kv_dtype"])
     if query.name not in QUERY_DTYPES:
         raise UsageError(f"queries are not {query.name}", hint=f"one of {', '.join(QUERY_DTYPES)}")
     if layout not in _LAYOUTS:
@@ -78,6 +84,15 @@ def kernel_shape(
         has_cap=has_cap,
         query_tokens=tokens,
     )
+
+
+def counts(text: str | None, option: str) -> list[int | None]:
+    """`1,8,64` → those numbers; nothing → the kernel's typical one."""
+    if text is None:
+        return [None]
+    if not re.fullmatch(r"\s*\d{1,9}\s*(,\s*\d{1,9}\s*)*", text):
+        raise UsageError(f"{option} {text!r} is not understood", hint=f"as in {option} 8 or {option} 1,8,64")
+    return [*dict.fromkeys(int(part) for part in text.split(","))]
 
 
 def _pair(text: str, option: str, example: str) -> tuple[int, int]:

@@ -13,6 +13,8 @@ from dataclasses import astuple, dataclass
 from kvbench.tuned.key import TunedKey
 from kvbench.tuned.winner import Winner
 
+NARROW = ("int8", "fp8_e4m3", "fp8_e5m2")
+"""KV dtypes that need scales, in their blocks or per tensor"""
 REACH = 1
 """Powers of two that batch and context may each be off"""
 
@@ -64,10 +66,11 @@ class TunedTable:
 
 def retune_hint(key: TunedKey) -> str:
     """The command that tunes this shape."""
+    dims = f"{key.k_dim}/{key.v_dim}" if key.v_dim != key.k_dim else str(key.k_dim)
     words = [f"kvbench tune {key.kernel}", f"--batch {key.batch} --context {key.context}"]
-    words += [f"--block-size {key.block_size} --kv-dtype {key.kv_dtype} --kv-layout {key.layout}"]
-    words += [f"--query-heads {key.query_heads} --kv-heads {key.kv_heads} --head-dim {key.k_dim}"]
-    words += [f"--v-dim {key.v_dim}"] if key.v_dim != key.k_dim else []
+    words += [f"--block-size {key.block_size} --kv-dtype {key.kv_dtype} --query-dtype {key.query_dtype}"]
+    words += [f"--layout {key.layout} --heads {key.query_heads}/{key.kv_heads} --head-dim {dims}"]
+    words += [] if key.has_block_scales else ["--kv-scales tensor-absmax"] if key.kv_dtype in NARROW else []
     words += [f"--{name}" for name in ("window", "sinks", "cap") if getattr(key, f"has_{name}")]
     return " ".join(words)
 

@@ -16,6 +16,10 @@ from tests.tune.planted import LOG
 from tests.tune.tuning import run, tuning
 
 
+def errors(session: Session) -> dict[str, str | None]:
+    return {t.configuration["kind"]: t.error for t in session.records[0].trials}
+
+
 @pytest.fixture(scope="module")
 def planted(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of one finished tuning with every kind of fault in its space."""
@@ -29,10 +33,9 @@ def statuses(session: Session) -> dict[str, str]:
     return {t.configuration["kind"]: t.status for t in session.records[0].trials if t.configuration["ms"] == 2}
 
 
-def test_k25_k26_faulty_configurations_are_typed_and_the_search_goes_on(planted: Path) -> None:
-    """K25: a configuration that takes its process with it is `runtime`, and a fresh process goes on. K26: two
-    configurations that leave part of the output unwritten do not pass on each other's results, because outputs are
-    filled with NaN before every check. A hang is a `timeout`, a wrong number `correctness`, a refusal `compile`."""
+def test_k25_a_configuration_that_kills_its_process_is_typed_and_the_search_goes_on(planted: Path) -> None:
+    """K25: a configuration that takes its process with it is `runtime`, and a fresh process goes on; one that hangs is
+    a `timeout`, one that gives a wrong number `correctness`, one that the compiler refuses `compile`."""
     session = Session.open(planted / "tune")
     assert statuses(session) == {
         "right": "correct",
@@ -43,9 +46,14 @@ def test_k25_k26_faulty_configurations_are_typed_and_the_search_goes_on(planted:
         "refuse": "compile",
     }
     assert len(session.records[0].trials) == 8
-    errors = {t.configuration["kind"]: t.error for t in session.records[0].trials}
-    assert "SIGABRT" in str(errors["crash"])
-    assert "NaN" in str(errors["half"])
+    assert "SIGABRT" in str(errors(session)["crash"])
+
+
+def test_k26_configurations_that_leave_output_unwritten_do_not_pass_on_each_others_results(planted: Path) -> None:
+    """K26: before the one that writes half of the output, a right one and a wrong one have filled all of it."""
+    session = Session.open(planted / "tune")
+    assert statuses(session)["half"] == "correctness"
+    assert "NaN" in str(errors(session)["half"])
 
 
 def test_the_quickest_right_configuration_wins_and_is_kept_with_its_evidence(planted: Path) -> None:
