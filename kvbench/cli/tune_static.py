@@ -29,7 +29,7 @@ _SHOWN = {
 
 
 def shape_options(command: _Command) -> _Command:
-    """The options that say which work a kernel is tuned for; `shape_of` reads them."""
+    """The options that say which work a kernel is tuned for; `shapes_of` reads them."""
     options = (
         click.option("--kv-dtype", metavar="DTYPE", help="K and V as stored.  [bf16; decode_numba fp32]"),
         click.option("--query-dtype", metavar="DTYPE", help="fp16, bf16 or fp32.  [bf16; decode_numba fp32]"),
