@@ -76,6 +76,21 @@ def check_shape(manifest: Mapping[str, Any], name: str) -> None:
     for section in (*CLASSES, "files"):
         if not isinstance(manifest.get(section), Mapping):
             raise DataError(f"{name} has no section {section!r}", hint="it is not a manifest, or is damaged")
+    controlled = manifest["controlled"]
+    groups = ("suite", "system", "workloads", "models", "measure")
+    sound = all(isinstance(controlled.get(group, {}), Mapping) for group in groups)
+    lists = [controlled.get(group, []) for group in ("cases", "earlier_systems")]
+    if not sound or not all(isinstance(entries, list) for entries in lists) or not _are_whole(*lists):
+        raise DataError(f"{name}: what it says of the suite, the cases or the machine is damaged", hint="it was edited")
+
+
+def _are_whole(cases: list[Any], systems: list[Any]) -> bool:
+    return all(map(_is_case, cases)) and all(isinstance(system, Mapping) for system in systems)
+
+
+def _is_case(case: Any) -> bool:
+    whole = isinstance(case, Mapping) and isinstance(case.get("case_id"), str)
+    return whole and isinstance(case.get("axes", {}), Mapping)
 
 
 def workload_summary(table: pa.Table) -> dict[str, Any]:

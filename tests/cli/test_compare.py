@@ -155,3 +155,23 @@ def test_exports_hold_medians_and_one_direction_a_file(tmp_path: Path, capsys: p
         "value": 105.5, "lower_value": 101.0, "upper_value": 110.0,
     }  # fmt: skip
     assert run(["export", str(a), "--to", "bencher", "--metric", "decode_s"]) == 5
+
+
+@pytest.mark.parametrize("place", ["suite", "cases", "system", "workloads", "models", "measure", "earlier_systems"])
+@pytest.mark.parametrize("value", [5, "x", [1], {"a": 1}, None])
+def test_a_manifest_that_was_edited_never_ends_in_a_traceback_or_an_answer(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], place: str, value: Any
+) -> None:
+    a, b = (stored_run(tmp_path / n, side(at), samples=2) for at, n in enumerate("ab"))
+    manifest = json.loads((b / "manifest.json").read_text())
+    manifest["controlled"][place] = value
+    (b / "manifest.json").write_text(json.dumps(manifest))
+    for command in (
+        ["compare", str(a), str(b)],
+        ["gate", "judge", str(a), str(b)],
+        ["manifest", "diff", str(a), str(b)],
+    ):
+        code = run(command)
+        assert code in ((2, 4, 5) if not isinstance(value, dict) else (0, 3, 4, 5)), command
+    assert run(["reproduce", str(b), "--dry-run"]) in (2, 4, 5)
+    assert "Traceback" not in capsys.readouterr().err
