@@ -159,15 +159,43 @@ def test_a_self_test_with_an_order_effect_is_not_valid():
 
 def test_a_self_test_whose_blocks_depend_on_each_other_is_not_valid():
     """Independent blocks are called dependent once in a thousand times at most."""
-    from kvbench.analysis.gate.self_test import _autocorrelation
+    from kvbench.analysis.gate.exchange import resemblance
 
     rng = np.random.default_rng(4)
     noise = rng.normal(0, 0.01, (400, 60, 11))
-    independent = [_autocorrelation(list(cases))[1] < 0.001 for cases in noise]
+    independent = [resemblance(cases)[1] < 0.001 for cases in noise]
     dependent = noise[0, :, 1:] + 0.5 * noise[0, :, :-1]
     assert sum(independent) <= stats.binom.isf(0.001, 400, 0.001)
     found = self_test([made(row, case_id=str(at)) for at, row in enumerate(dependent)])
     assert any("resemble the block before" in problem for problem in found.problems)
+
+
+@pytest.mark.parametrize("shared", [0.5, 1.0])
+def test_unchanged_cases_that_move_together_are_a_valid_self_test(shared: float) -> None:
+    """All cases of a side share its process, and metrics of one case move together: no reason for distrust. The bound
+    is what chance makes of 1 % (p values), 0.1 % (blocks) and 1 % (false verdicts)."""
+    rng = np.random.default_rng(6)
+    noise = np.sqrt(shared) * rng.normal(0, 0.01, (200, 1, 10)) + np.sqrt(1 - shared) * rng.normal(
+        0, 0.01, (200, 30, 10)
+    )
+    problems = [self_test([made(row, case_id=str(at)) for at, row in enumerate(rows)]).problems for rows in noise]
+    assert sum(map(bool, problems)) <= stats.binom.isf(0.001, 200, 0.021)
+
+
+def test_p_values_of_independent_cases_are_judged_as_by_kolmogorov_and_smirnov() -> None:
+    """Where cases are independent, ranking among exchanges gives what scipy's test of the p values gives."""
+    from kvbench.analysis.gate.exchange import uniformity
+
+    rng = np.random.default_rng(8)
+    for effect in (0.0, 0.002, 0.004):
+        rows = rng.normal(effect, 0.01, (80, 10))
+        p = stats.ttest_1samp(rows, 0.0, axis=-1, alternative="greater").pvalue
+        assert uniformity(rows) == pytest.approx(stats.kstest(p, "uniform").pvalue, abs=0.06)
+
+
+def test_cases_without_any_noise_are_a_valid_self_test() -> None:
+    """As under the virtual clock: all p values are ½, in whatever order the sides come."""
+    assert self_test([made([0.0] * 10, case_id=str(at)) for at in range(40)]).problems == ()
 
 
 def test_a_self_test_without_data_or_with_a_case_on_one_side_is_not_valid():

@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from kvbench.analysis.gate.examine import examine, with_order_effects
+from kvbench.analysis.gate.examine import Examined, examine, with_order_effects
+from kvbench.analysis.gate.exchange import resemblance, uniformity
 from kvbench.analysis.gate.types import CaseBlocks, Floats, Rule, Verdict
 
 _NAN = float("nan")
@@ -28,11 +29,12 @@ class SelfTest:
     uniform_effect: float
     """|mean effect| over all cases"""
     p_uniformity: float
-    """Kolmogorov-Smirnov test of the one-sided p values against the uniform distribution"""
+    """Kolmogorov distance of the one-sided p values from the uniform distribution, ranked among exchanges of sides"""
     autocorrelation: float
     """Mean correlation of a case's differences from block to block, its bias of −1/R taken out"""
     p_autocorrelation: float
-    """One-sided: blocks that resemble the block before make every interval too narrow"""
+    """One-sided, ranked among orders of the blocks: blocks that resemble the block before make every interval too
+    narrow"""
     order_effects: int
     """Cases where the side that runs second differs, after Holm"""
     false_verdicts: int
@@ -68,13 +70,14 @@ def self_test(
     slowed = judge([with_slowdown(case, injected) for case in cases if case.key in set(visible)], rule=rule)
     false_verdicts = [case for case in plain.cases if case.verdict in (Verdict.FAIL, Verdict.IMPROVED)]
     uniform = plain.uniform
-    correlation, p_correlation = _autocorrelation([one.differences for one in marked if one.differences.size > 2])
+    differences = _aligned(marked)
+    correlation, p_correlation = resemblance(differences)
     found = SelfTest(
         cases=len(sound),
         blocks=min((case.blocks for case in sound), default=0),
         noise_floor=float(np.expm1(np.percentile(np.abs(effects), _NOISE_PERCENTILE))) if sound else _NAN,
         uniform_effect=float(np.expm1(abs(effects.mean()))) if sound else _NAN,
-        p_uniformity=_uniformity(np.array([case.p_worse for case in sound])),
+        p_uniformity=uniformity(differences),
         autocorrelation=correlation,
         p_autocorrelation=p_correlation,
         order_effects=sum(one.ordered for one in marked),
@@ -95,33 +98,11 @@ def with_slowdown(case: CaseBlocks, effect: float) -> CaseBlocks:
     return replace(case, candidate=case.candidate * factor if case.worse == "higher" else case.candidate / factor)
 
 
-def _uniformity(p: Floats) -> float:
-    if p.size == 0:
-        return _NAN
-    from scipy.special import kolmogorov
-
-    ranked = np.sort(p)
-    steps = np.arange(p.size + 1) / p.size
-    distance = max((steps[1:] - ranked).max(), (ranked - steps[:-1]).max())
-    root = np.sqrt(p.size)
-    return float(kolmogorov((root + 0.12 + 0.11 / root) * distance))
-
-
-def _autocorrelation(series: Sequence[Floats]) -> tuple[float, float]:
-    """(mean over the cases of the lag-1 correlation, one-sided p); without series (0, 1). Of R independent values the
-    correlation has mean −1/R and a variance below 1/R (Kendall 1954); the p is by the normal approximation."""
-    from scipy.special import ndtr
-
-    found = []
-    for values in series:
-        centred = values - values.mean()
-        total = float((centred**2).sum())
-        if total > 0.0:
-            found.append((float((centred[1:] * centred[:-1]).sum()) / total + 1.0 / values.size, 1.0 / values.size))
-    if not found:
-        return 0.0, 1.0
-    means, variances = np.array(found).T
-    return float(means.mean()), float(ndtr(-means.sum() / np.sqrt(variances.sum())))
+def _aligned(examined: Sequence[Examined]) -> Floats:
+    """[cases, R] differences of the sound cases, over the blocks that all of them have."""
+    known = [one.differences for one in examined if one.differences.size > 2]
+    blocks = min((values.size for values in known), default=0)
+    return np.array([values[:blocks] for values in known]) if known else np.zeros((0, 0))
 
 
 def _problems(found: SelfTest, given: int) -> tuple[str, ...]:
