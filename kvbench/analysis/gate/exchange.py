@@ -3,7 +3,7 @@
 All cases of a block share the two processes of that block, and the metrics of one case move together, so the values of
 a suite are far from independent draws. What holds for unchanged code whatever they share: the sides of a block might
 as well have changed places, and the blocks might as well have come in another order. Both are done to whole blocks,
-and what was seen is ranked among what could have been seen (randomisation tests: Fisher 1935; Edgington & Onghena 2007).
+and what was seen is ranked among what could have been seen (randomisation tests: Edgington and Onghena 2007).
 """
 
 from __future__ import annotations
