@@ -17,6 +17,7 @@ from kvbench.errors import CannotRunError, ExitCode, UsageError
 from kvbench.units import format_seconds
 
 if TYPE_CHECKING:
+    from kvbench.tune.narrowing import Narrow
     from kvbench.tune.run import Outcome
     from kvbench.tune.session import Session
     from kvbench.tune.tunable import Tunable
@@ -79,7 +80,9 @@ def tune_here(kernel: str | None, wanted: Wanted, form: str, options: dict[str, 
         stamp = time.strftime("%Y%m%dT%H%M%S", time.gmtime())
         session = Session.create(Path(options["out"] or "results"), plan, f"tune-{name}-{stamp}")
     with TuneProgress() as progress:
-        outcomes = Tuning(tunable, name, shapes, device, threads, session).run(progress)
+        outcomes = Tuning(tunable, name, shapes, device, threads, session, narrow=_narrow(tunable, session)).run(
+            progress
+        )
     emit_outcomes(form, outcomes)
     say(f"tuning: {session.path}")
     return ExitCode.PARTIAL if any(outcome.winner is None for outcome in outcomes) else ExitCode.OK
@@ -133,6 +136,15 @@ def _cell(name: str, value: Any) -> str:
     if isinstance(value, list):
         return "; ".join(spelled(item) for item in value)
     return f"{value:.3f}" if isinstance(value, float) else str(value)
+
+
+def _narrow(tunable: Tunable, session: Session) -> Narrow | None:
+    """Static pruning, for what a compiler of its own compiles."""
+    from kvbench.console import say
+    from kvbench.devices.detect import detect
+    from kvbench.tune.narrowing import narrower
+
+    return narrower(detect("cuda"), session.plan["timeout_s"], say) if tunable.compiler == "triton" else None
 
 
 def _kernel_name(kernel: str | None, session: Session | None) -> str:

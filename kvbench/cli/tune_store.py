@@ -115,11 +115,9 @@ def _winner_record(winner: Winner) -> dict[str, Any]:
 
 
 def _state(winner: Winner) -> str:
-    """Whether the winner is for what is installed here; a device that differs is told apart from what is stale."""
+    """Whether the winner is for what is here; a CPU's number of threads is the sweep's choice."""
     from kvbench.devices.detect import detect
-    from kvbench.devices.host import Host
     from kvbench.tune.tunable import TUNABLES, make_tunable
-    from kvbench.tuned.key import device_label
     from kvbench.tuned.source import compiler_version, source_digest
 
     if winner.key.kernel not in TUNABLES:
@@ -131,7 +129,7 @@ def _state(winner: Winner) -> str:
     if winner.key.compiler != compiler_version(tunable.compiler):
         changed.append(f"compiler (now {compiler_version(tunable.compiler)})")
     device = detect("auto" if tunable.device == "cuda" else "cpu")
-    if winner.key.device != device_label(device.kind, device.name, Host().usable_cores()):
+    if not winner.key.device.startswith(f"{device.name}, " if device.kind == "cpu" else device.name):
         changed.append("device")
     return f"stale: another {', '.join(changed)}" if changed else "current"
 

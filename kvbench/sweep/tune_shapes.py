@@ -25,7 +25,7 @@ def shapes_of_plan(plan: SweepPlan, kernel: str) -> list[KernelShape]:
     found: dict[TunedKey, KernelShape] = {}
     for case in plan.runnable:
         for shape in _case_shapes(plan, case, backends):
-            found.setdefault(key_of(kernel, *KERNELS[backends[0]][1:3], "", shape), shape)
+            found.setdefault(key_of(kernel, *KERNELS[backends[0]][1:], "", shape), shape)
     if not found:
         raise UsageError(
             f"no case of suite {plan.suite.name!r} that can run here uses kernel {kernel}",

@@ -21,8 +21,11 @@ if TYPE_CHECKING:
     from kvbench.sweep.machine import Machine
     from kvbench.workload.build import Workload
 
-KERNELS = {"numba": ("decode_numba", "kvbench_kernels.decode_numba", "numba", "fp32")}
-"""Attention backend → kernel, its page, its compiler, and the dtype of its queries"""
+KERNELS = {
+    "numba": ("decode_numba", "kvbench_kernels.decode_numba", "numba"),
+    "triton": ("decode", "kvbench_kernels.decode_triton", "triton"),
+}
+"""Attention backend → kernel, its page, and its compiler"""
 
 
 class TunedConfigurations:
@@ -70,7 +73,7 @@ class TunedConfigurations:
     def _of(self, backend: str, shapes: dict[str, KernelShape]) -> dict[str, dict[str, Any]]:
         if backend not in KERNELS:
             return {}
-        kernel, page, compiler, _ = KERNELS[backend]
+        kernel, page, compiler = KERNELS[backend]
         found = {}
         for label, shape in shapes.items():
             key = key_of(kernel, page, compiler, self._device, shape)
@@ -89,7 +92,7 @@ class TunedConfigurations:
 def kernel_case_shape(kernel: KernelSettings) -> KernelShape:
     """The shape of a kernel case, its `attention` resolved."""
     return KernelShape(
-        query_dtype=_query_dtype(kernel.attention),
+        query_dtype="fp32",
         kv_dtype=kernel.kv_dtype,
         has_block_scales=_has_block_scales(kernel.kv_dtype, kernel.kv_scales),
         block_size=kernel.block_size,
@@ -111,7 +114,7 @@ def engine_case_shapes(engine: EngineSettings, geometry: ModelGeometry, workload
     rank = geometry.latent.kv_lora_rank if geometry.latent else 0
     return {
         _label(group, rank): KernelShape(
-            query_dtype=_query_dtype(engine.attention),
+            query_dtype=engine.weight_dtype if engine.attention == "triton" else "fp32",
             kv_dtype=engine.kv_dtype,
             has_block_scales=_has_block_scales(engine.kv_dtype, engine.kv_scales),
             block_size=engine.block_size,
@@ -142,10 +145,6 @@ def _typical(engine: EngineSettings, geometry: ModelGeometry, workload: Workload
 def _label(group: LayerGroup, latent_rank: int = 0) -> str:
     v_dim = latent_rank if group.kind == "latent" else group.v_head_dim
     return layer_label(group.kind, group.kv_heads, group.k_head_dim, v_dim)
-
-
-def _query_dtype(backend: str) -> str:
-    return KERNELS[backend][3] if backend in KERNELS else "fp32"
 
 
 def _has_block_scales(kv_dtype: str, kv_scales: str) -> bool:

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 EDGE_LENGTHS = (0, 1, 17, 127, 129, 700)
 """Tokens of the sequences of the second batch, none longer than the shape's context"""
+QUERY_DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 LARGEST_NORMAL = 6.0
 """Static scales reach so far; of normal numbers hardly one is larger"""
 REFERENCE_ELEMENTS = 1 << 25
@@ -120,7 +121,7 @@ def _tables(widths: list[int], rng: np.random.Generator, num_blocks: int) -> NDA
 def _contents(shape: KernelShape, length: int, seed: int) -> tuple[Tensor, Tensor, Tensor]:
     generator = torch.Generator().manual_seed(seed)
     v_dim = 0 if one_layer(shape).latent is not None else shape.v_dim
-    q = torch.randn((shape.query_heads, shape.k_dim), generator=generator)
+    q = torch.randn((shape.query_heads, shape.k_dim), generator=generator).to(QUERY_DTYPES[shape.query_dtype]).float()
     k = torch.randn((length, shape.kv_heads, shape.k_dim), generator=generator)
     v = torch.randn((length, shape.kv_heads, v_dim), generator=generator)
     return q, k, v

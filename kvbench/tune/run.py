@@ -9,7 +9,6 @@ import math
 import random
 import statistics
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,6 +28,7 @@ from kvbench.tuned.winner import Winner
 from kvbench.units import format_seconds
 
 if TYPE_CHECKING:
+    from kvbench.tune.narrowing import Narrow
     from kvbench.tune.space import Space
     from kvbench.tune.tunable import Tunable
     from kvbench.tuned.table import TunedTable
@@ -57,13 +57,10 @@ class Outcome:
     statuses: dict[str, int] = field(default_factory=dict)
 
 
-Pruned = Callable[["Tunable", "KernelShape", "Space"], "Space"]
-
-
 @dataclass(slots=True)
 class Tuning:
     """Everything that a tuning needs; `store` None is the user's cache. `reference` is the tunable's name or
-    `module:Class`, as trial processes look it up. `prune` narrows a space before anything is launched."""
+    `module:Class`, as trial processes look it up. `narrow` leaves of a space what is worth a launch."""
 
     tunable: Tunable
     reference: str
@@ -72,7 +69,7 @@ class Tuning:
     threads: int
     session: Session
     store: Path | None = None
-    prune: Pruned | None = None
+    narrow: Narrow | None = None
 
     def run(self, progress: TuneProgress) -> list[Outcome]:
         """One outcome per shape. Raises `TuneInterruptedError` after Ctrl-C."""
@@ -98,13 +95,14 @@ class Tuning:
         shape, record, plan = self.shapes[number], self.session.records[number], self.session.plan
         key = key_of(self.tunable.name, self.tunable.page, self.tunable.compiler, self.device, shape)
         space = self.tunable.space(shape, self.threads)
-        if self.prune is not None:
-            space = self.prune(self.tunable, shape, space)
+        if self.narrow is not None:
+            space = self.narrow(self.tunable, shape, space)
         progress.shape(key.label, len(space), len(record.trials))
         bench = Bench(self.reference, asdict(shape), self.tunable.device, plan["seed"], self.threads)
         search = _Search(self, number, space, bench, record, progress)
         try:
-            search.run(_first(self.tunable, shape, space, table, key))
+            ranked = range(min(NEIGHBOURS, len(space))) if self.narrow is not None else ()
+            search.run(tuple(dict.fromkeys([*_first(self.tunable, shape, space, table, key), *ranked])))
             default = space.place[tuple(self.tunable.default(shape)[name] for name in space.names)]
             outcome = _outcome(key, search, default)
         except CannotRunError as error:

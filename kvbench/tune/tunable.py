@@ -16,7 +16,10 @@ if TYPE_CHECKING:
     from kvbench.tune.space import Space, Value
     from kvbench_kernels.specs import CompileSpec, KernelShape
 
-TUNABLES = {"decode_numba": "kvbench.tune.decode_cpu:DecodeNumba"}
+TUNABLES = {
+    "decode_numba": "kvbench.tune.decode_cpu:DecodeNumba",
+    "decode": "kvbench.tune.decode_gpu:DecodeTriton",
+}
 """Name → where; all of a kernel's search lives behind it."""
 
 Configuration = Mapping[str, "Value"]

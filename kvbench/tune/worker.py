@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import json
 import os
-import sys
+import queue
+import threading
 import time
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -124,7 +125,7 @@ def status_of(error: BaseException, phase: str) -> str:
     return "compile" if phase == "compile" or is_compilers else "runtime"
 
 
-def main() -> int:
+def main() -> NoReturn:
     descriptor = os.dup(1)
     os.dup2(2, 1)  # whatever a library prints lands on stderr
     phase = "start"
@@ -137,15 +138,27 @@ def main() -> int:
             line = line[os.write(descriptor, line) :]
 
     bench = Workbench(send)
-    for line in sys.stdin:
+    requests: queue.Queue[str] = queue.Queue()
+    threading.Thread(target=_read, args=(requests,), daemon=True).start()
+    while True:
         phase = "start"
+        line = requests.get()
         try:
             found = bench.answer(json.loads(line))
         except Exception as error:  # a bad configuration is an answer, not an end
             text = " ".join(f"{type(error).__name__}: {error}".split())[:500]
             found = _failed(status_of(error, phase), text, phase=phase, is_poisoned=_is_poisoned(text))
         send("result", found)
-    return 0
+
+
+def _read(requests: queue.Queue[str]) -> None:
+    """Lines of the raw descriptor; at their end the tuner is gone, and a trial that hangs must not outlive it."""
+    buffer = b""
+    while chunk := os.read(0, 1 << 16):
+        *lines, buffer = (buffer + chunk).split(b"\n")
+        for line in lines:
+            requests.put(line.decode())
+    os._exit(1)
 
 
 def _is_poisoned(text: str) -> bool:
@@ -154,4 +167,4 @@ def _is_poisoned(text: str) -> bool:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,16 +16,20 @@ from kvbench.sweep.run import run_plan
 from kvbench.tuned.files import keep
 from kvbench.tuned.key import device_label, key_of
 from kvbench_kernels.specs import KernelShape
+from tests.tuned.cache import own_cache
 from tests.tuned.entries import winner
 
-KERNEL = {"kernel": {"batch": 3, "context": 200, "attention": "numba"}, "measure": {"repetitions": 1, "threads": 1}}
+KERNEL = {
+    "kernel": {"batch": 3, "context": 200, "attention": "numba"},
+    "measure": {"repetitions": 1, "threads": 1, "redo_share": 0},
+}
 ENGINE = {
     "model": {"name": "tiny-llama"},
     "engine": {"kv_memory": "1MiB", "max_context": 256},
     "workload": {"requests": 4, "input_tokens": 40, "output_tokens": 8},
-    "measure": {"repetitions": 1, "threads": 1, "device": "cpu"},
+    "measure": {"repetitions": 1, "threads": 1, "redo_share": 0},
 }
-TUNED = {"split": 64, "tile": 16, "threads": 1}
+TUNED = {"split": 64, "tile": 64, "threads": 1}
 
 
 def planned(suite: dict[str, Any], **measure: Any) -> Any:
@@ -34,14 +39,12 @@ def planned(suite: dict[str, Any], **measure: Any) -> Any:
 def tuned_for(shape: KernelShape, **changes: Any) -> None:
     device = device_label("cpu", Host().cpu_model(), 1)
     key = key_of("decode_numba", "kvbench_kernels.decode_numba", "numba", device, shape)
-    from dataclasses import replace
-
     keep(winner(replace(key, **changes), TUNED))
 
 
 @pytest.fixture(autouse=True)
 def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("KVBENCH_CACHE_DIR", str(tmp_path / "cache"))
+    own_cache(tmp_path, monkeypatch)
 
 
 def test_a_kernel_case_runs_the_winner_of_its_bucket_and_the_run_names_it(tmp_path: Path) -> None:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections import Counter
+from dataclasses import asdict
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -12,7 +15,7 @@ import pytest
 from kvbench.tune.recorded import read_recording
 from kvbench.tune.session import Session
 from kvbench.tuned.files import read_store
-from tests.tune.planted import LOG
+from tests.tune.planted import LOG, SHAPE
 from tests.tune.tuning import run, tuning
 
 
@@ -77,13 +80,6 @@ def test_every_trial_is_in_parquet_and_our_t4_is_a_recorded_space(planted: Path)
     assert recording.best == pytest.approx(best * 1e3)
 
 
-def test_a_default_that_nothing_beats_is_confirmed(tmp_path: Path) -> None:
-    (outcome,) = run(tuning(tmp_path, "Healthy", rounds=2))
-    assert outcome.winner is not None
-    assert (outcome.winner.verdict, outcome.winner.gain) == ("confirmed", 1.0)
-    assert outcome.winner.configuration == {"ms": 2, "kind": "right"}
-
-
 def test_a_wrong_default_is_no_winner_and_nothing_is_kept(tmp_path: Path) -> None:
     (outcome,) = run(tuning(tmp_path, "Broken", trials=2))
     assert outcome.winner is None
@@ -94,8 +90,12 @@ def test_a_wrong_default_is_no_winner_and_nothing_is_kept(tmp_path: Path) -> Non
 def test_a_resumed_tuning_repeats_no_finished_trial_and_no_finished_round(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As after a kill: the journal ends in the middle of a line. Before it, the search began with the default."""
-    run(tuning(tmp_path, "Healthy", strategy="random", trials=2, rounds=2))
+    """As after a kill: the journal ends in the middle of a line. The search began with the default, and nothing beats
+    it."""
+    (outcome,) = run(tuning(tmp_path, "Healthy", strategy="random", trials=2, rounds=2))
+    assert outcome.winner is not None
+    assert (outcome.winner.verdict, outcome.winner.gain) == ("confirmed", 1.0)
+    assert outcome.winner.configuration == {"ms": 2, "kind": "right"}
     folder = tmp_path / "tune"
     trials = Session.open(folder).records[0].trials
     assert len(trials) == 2
@@ -109,3 +109,21 @@ def test_a_resumed_tuning_repeats_no_finished_trial_and_no_finished_round(
     assert outcome.winner is not None
     assert len(Session.open(folder).records[0].trials) == 2
     assert set(log.read_text().splitlines()) == {f"{trials[1].configuration['ms']} right"}
+
+
+def test_a_trial_that_hangs_does_not_outlive_a_tuner_that_was_killed() -> None:
+    """As after kill -9: the tuner's end of the pipe closes while a trial is stuck."""
+    worker = subprocess.Popen(
+        [sys.executable, "-m", "kvbench.tune.worker"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert worker.stdin is not None
+    assert worker.stdout is not None
+    shape = {"tunable": "tests.tune.planted:Planted", "shape": asdict(SHAPE), "device": "cpu", "seed": 0, "threads": 1}
+    for request in ({"op": "prepare", **shape}, {"op": "check", "configuration": {"ms": 2, "kind": "hang"}}):
+        worker.stdin.write(json.dumps(request) + "\n")
+    worker.stdin.flush()
+    while '"runtime"' not in worker.stdout.readline():
+        pass
+    worker.stdin.close()
+    assert worker.wait(timeout=60) == 1
+    worker.stdout.close()

@@ -28,7 +28,7 @@ _BACKENDS = {
 }
 _DEVICES = {"numba": ("cpu",)}
 """Devices that a backend is bound to; those not named run anywhere."""
-_TUNABLE = ("numba",)
+_TUNABLE = ("numba", "triton")
 Tuned = Mapping[str, Mapping[str, Any]]
 
 

@@ -16,9 +16,10 @@ import torch
 from kvbench.engine.attention.rule import PLAIN, ScoreRule
 from kvbench.engine.attention.staging import stage
 from kvbench.errors import CannotRunError
+from kvbench.tuned.key import layer_label
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from numpy.typing import NDArray
     from torch import Tensor
@@ -56,7 +57,9 @@ class TritonAttention:
 
     stores_by_triton = True
 
-    def __init__(self) -> None:
+    def __init__(self, tuned: Mapping[str, Mapping[str, Any]] | None = None) -> None:
+        """`tuned`: label of a layer group (`tuned.key.layer_label`) → fields of a decode `Config`, and `splits`, 0 for
+        the page's own rule."""
         from kvbench_kernels import decode_triton, mla_triton, prefill_triton, triton_runtime
 
         self._decode_heads, self._splits_for = decode_triton.decode, decode_triton.splits_for
@@ -64,6 +67,7 @@ class TritonAttention:
         self._is_interpreted = triton_runtime.INTERPRETED
         self._no_window = triton_runtime.NO_WINDOW
         self.name = "triton-interpreted" if self._is_interpreted else "triton"
+        self._tuned = {label: _configured(decode_triton.Config, fields) for label, fields in (tuned or {}).items()}
         self._decodes: Rows | None = None
         self._pieces: Pieces | None = None
         self._windows: tuple[int | None, ...] = ()
@@ -107,8 +111,16 @@ class TritonAttention:
     def _decode(
         self, q: Tensor, out: Tensor, rows: Rows, group: int, view: LayerView, arguments: dict[str, Any]
     ) -> None:
-        seen = min(rows.longest, self._windows[group] or rows.longest)
-        splits = self._splits_for(len(rows.lengths), q.shape[1], view.layout.kv_heads, seen, _processors(q.device))
+        layout, window = view.layout, self._windows[group]
+        seen = min(rows.longest, window or rows.longest)
+        shape = (len(rows.lengths), q.shape[1], layout.kv_heads, seen, _processors(q.device))
+        label = layer_label("full" if window is None else "window", layout.kv_heads, layout.k_dim, layout.v_dim)
+        if label in self._tuned and not layout.is_latent:
+            config, splits = self._tuned[label]
+            arguments = {**arguments, "config": config}
+            splits = splits or self._splits_for(*shape, config)
+        else:
+            splits = self._splits_for(*shape)
         common = {"tables": rows.tables[group], "lengths": rows.lengths, "out": out, "splits": splits, **arguments}
         if view.layout.is_latent:
             self._latent(q, starts=None, **common)
@@ -157,6 +169,11 @@ def to_device(parts: Sequence[NDArray[np.int32]], device: torch.device) -> list[
     return [
         there[start : start + part.size].view(part.shape) for part, start in zip(parts, starts.tolist(), strict=False)
     ]
+
+
+def _configured(make: Any, fields: Mapping[str, Any]) -> tuple[Any, int]:
+    """A page's configuration, and the number of splits."""
+    return make(**{name: value for name, value in fields.items() if name != "splits"}), int(fields.get("splits", 0))
 
 
 @lru_cache
