@@ -414,8 +414,9 @@ def splits_for(
 
 
 def default_for(shape: KernelShape) -> Config:
-    """A configuration that spills no register on sm_80, sm_90 and sm_100: DEFAULT, but for wide rows and for products
-    in float32, which use no tensor core. (Products of mixed dtypes in float32 spill at 256 elements in all of them.)"""
+    """A configuration chosen to spill no register: DEFAULT, but for wide rows and for products in float32, which use
+    no tensor core. (Products of mixed dtypes in float32 spill at 256 elements in all of them.)
+    `benchmarks/compile_space.py --shipped` says for which shapes it holds."""
     query, stored = DTYPES[shape.query_dtype], DTYPES[shape.kv_dtype]
     return _default(_in_float32(query, stored), max(shape.k_dim, shape.v_dim))
 

@@ -45,8 +45,10 @@ Triton 3.9 (32 / 8 heads, blocks of 16), as rows/tile/warps/stages; "all" has a 
     128, fp32    64/32/8/2      255  64                255 688
                  16/16/4/1       92   0                 80   0    float32 products, no tensor core
 
-    e5m2 and e4m3 are within 10 registers of int8. 64 rows are mma.sync on sm_80, warp-group products on sm_90 and
-    tcgen05 on sm_100. K and V are loaded 16 bytes at a time, but for 8-bit rows on sm_80, partly in smaller pieces.
+    64 rows are mma.sync on sm_80, warp-group products on sm_90 and tcgen05 on sm_100. K and V are loaded 16 bytes at a
+    time, but for 8-bit rows on sm_80, partly in smaller pieces. The defaults without window, sinks and cap, for bf16,
+    e4m3, int8 and fp32, are compiled anew by `benchmarks/compile_space.py --shipped`, a part of them by
+    `tests/tune/test_shipped.py`, and must not spill; e5m2 and the other rows of this table are in neither.
 """
 
 from __future__ import annotations
@@ -282,8 +284,8 @@ _V_LIFTS = {"fp8_e5m2": 2.0**15, "fp8_e4m3": 2.0**8, "int8": 2.0**6}
 
 
 def default_for(shape: KernelShape) -> Config:
-    """A configuration that spills no register on sm_80, sm_90 and sm_100: DEFAULT, but for wide rows of 8-bit elements
-    and for products in float32, which use no tensor core."""
+    """A configuration chosen to spill no register: DEFAULT, but for wide rows of 8-bit elements and for products in
+    float32, which use no tensor core. `benchmarks/compile_space.py --shipped` says for which shapes it holds."""
     if in_float32(shape):
         return Config(rows=16, tile=16, warps=4, stages=1)
     if max(shape.k_dim, shape.v_dim) > WIDEST // 2 and BYTES[shape.kv_dtype] == 1:
