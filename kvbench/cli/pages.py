@@ -20,11 +20,11 @@ is animated on a terminal only, and not when `CI` is set; elsewhere it is one pl
 | exit code | meaning |
 |---|---|
 | 0 | fine |
-| 1 | the answer is no: `verify` found something |
+| 1 | the answer is no: `verify` found something, `gate` says FAIL, `tune diff` found a difference |
 | 2 | bad usage, suite, trace or checkpoint |
-| 3 | finished, but some cases failed; results kept |
-| 4 | this machine, or its memory, cannot run it |
-| 5 | stored data missing or damaged |
+| 3 | finished, but some cases failed (results kept), a shape has no winner, or `gate` cannot tell |
+| 4 | this machine, or its memory, cannot run it; runs are not comparable |
+| 5 | stored data missing or damaged, or a case on one side only |
 | 70 | our bug; the traceback is in a log file whose path is printed |
 | 130 | interrupted; results kept |
 

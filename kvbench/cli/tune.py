@@ -64,10 +64,10 @@ def run(ctx: click.Context, /, kernel: str | None, form: str, **options: Any) ->
     measured again in fresh processes, and a winner that beats the default beyond noise is kept for later sweeps.
     Exits 3 when some shape ended without a winner.
 
-    With --compile-only nothing is launched and no GPU is needed: every configuration of KERNEL (decode, prefill, write,
-    copy) is compiled for --target. Dropped are those that do not compile, do not fit, spill registers, or are another
-    one's machine code; the rest is ranked by a model of bytes and occupancy. The table leaves out those that the shape
-    rules out.
+    With --compile-only nothing is launched and no GPU is needed: every configuration of KERNEL (decode, prefill, mla,
+    write, copy) is compiled for --target. Dropped are those that do not compile, do not fit, spill registers, or are
+    another one's machine code; the rest is ranked by a model of bytes and occupancy. The table leaves out those that
+    the shape rules out.
 
     \b
     Examples:
@@ -89,19 +89,8 @@ def _compile(kernel: str | None, form: str, options: dict[str, Any], given: set[
             "compiling for a GPU that need not be there takes KERNEL, --compile-only and --target",
             hint="kvbench tune decode --compile-only --target sm_90",
         )
-    if moot := given & {
-        "strategy",
-        "trials",
-        "seconds",
-        "rounds",
-        "seed",
-        "suite",
-        "trace",
-        "threads",
-        "overrides",
-        "resume",
-    }:
-        raise UsageError(f"--{min(moot)} has no effect with --compile-only", hint="leave it out")
+    if moot := given & SEARCH_NAMES:
+        raise UsageError(f"{_option(min(moot))} has no effect with --compile-only", hint="leave it out")
     shapes = shapes_of(kernel, options)
     if len(shapes) > 1:
         raise UsageError("--compile-only takes one shape at a time", hint="one --batch and one --context")

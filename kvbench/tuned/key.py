@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from kvbench_kernels.specs import KernelShape
 
 BUCKETED = ("batch", "context")
-VERSIONED = ("source", "compiler")
-"""Fields in which an entry that fits otherwise is stale"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,9 +10,10 @@ from dataclasses import replace
 
 import pytest
 
-from kvbench.tune.compile_pool import Outcome
+from kvbench.tune.compile_pool import CompileJob, Outcome, compile_all
 from kvbench.tune.pages import PAGES
 from kvbench.tune.resources import Resources
+from kvbench.tune.shapes import kernel_shape
 from kvbench.tune.shipped import TARGETS, Shipped, compile_shipped, problems, shipped
 from kvbench.tune.targets import known_target
 
@@ -43,6 +44,15 @@ def test_what_ships_is_clean(kernel: str, compiled: list[tuple[Shipped, Outcome]
         if (said := problems(one, outcome))
     }
     assert found == {}
+
+
+def test_merging_the_splits_of_a_decode_spills_nothing() -> None:
+    from kvbench_kernels.decode_triton import DEFAULT, merge_spec
+
+    shape = kernel_shape("decode", kv_dtype="int8")
+    (outcome,) = compile_all([CompileJob(merge_spec(shape, DEFAULT), known_target("sm_90").arch)], workers=1)
+    assert outcome.resources is not None, outcome.reason
+    assert outcome.resources.spill_bytes == 0
 
 
 CLEAN = Resources(64, 0, 0, 0, 16_384, 0, 4, 8, 2, 16, "HMMA", "a")

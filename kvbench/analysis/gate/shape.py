@@ -33,13 +33,6 @@ def limit(size: int) -> float:
     return float(np.interp(size, list(_SHARES), list(_SHARES.values())))
 
 
-def share_within(values: Floats) -> Floats:
-    """Share of the variance of the last axis that the best two groups leave within."""
-    ranked = np.sort(values - values.mean(axis=-1, keepdims=True), axis=-1)
-    share: Floats = _best_split(ranked)[0] / (ranked**2).sum(axis=-1)
-    return share
-
-
 def _best_split(ranked: Floats) -> tuple[Floats, Floats]:
     """Sum of squares within the best two groups, and the distance of their means; `ranked` is sorted and centred."""
     size = ranked.shape[-1]
