@@ -8,6 +8,7 @@ import click
 
 from kvbench.cli.gate_judge import judge
 from kvbench.cli.gate_run import run as gate_run
+from kvbench.cli.gate_trend import trend
 from kvbench.cli.output import Table, emit, format_option
 from kvbench.errors import DataError
 
@@ -25,6 +26,7 @@ def gate() -> None:
 
 gate.add_command(gate_run)
 gate.add_command(judge)
+gate.add_command(trend)
 
 
 @gate.command()

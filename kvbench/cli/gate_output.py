@@ -16,11 +16,12 @@ if TYPE_CHECKING:
     from kvbench.report.ci.context import GateContext
 
 Command = TypeVar("Command", bound=Callable[..., Any])
+inconclusive_option: Callable[[Any], Any] = click.option(
+    "--inconclusive", type=click.Choice(["pass", "fail", "neutral"]), default="neutral", show_default=True,
+    help="Exit 0, 1 or 3 for INCONCLUSIVE, and for a FAIL that is only advice.",
+)  # fmt: skip
 _OPTIONS = (
-    click.option(
-        "--inconclusive", type=click.Choice(["pass", "fail", "neutral"]), default="neutral", show_default=True,
-        help="Exit 0, 1 or 3 for INCONCLUSIVE, and for a FAIL that is only advice.",
-    ),
+    inconclusive_option,
     click.option(
         "--write", "paths", multiple=True, type=click.Path(path_type=Path), metavar="FILE",
         help="Also write the verdict: .md, .xml (JUnit), .json or .parquet; repeatable.",

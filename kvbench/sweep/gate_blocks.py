@@ -26,10 +26,14 @@ from kvbench.sweep.sides import Side
 
 DISTURBING = frozenset({"throttled", "foreign_process", "cpu_stolen", "descheduled", "page_faults", "swapped"})
 """Warnings of a row that say that the machine, not the code, was measured."""
-INVALIDATING = frozenset({"throttled", "swapped"})
+INVALIDATING = frozenset({"throttled", "swapped", "clocks_differ"})
 """Those that no statistics can answer for: a case that still has them when the budget is spent has no verdict. The
 others are noise, and noise is in the intervals."""
 REDO_SHARE = 0.2
+CLOCK_TOLERANCE = 0.01
+"""Mean SM clocks of the two sides of a block may differ by this share."""
+WARMER_K = 10.0
+"""So many degrees of the GPU, between the sides of a block, are another starting point."""
 _KEPT = (ExitCode.OK, ExitCode.PARTIAL)
 _GRACE_S = 20.0
 _TAIL_LINES = 3
@@ -78,7 +82,7 @@ class Blocks:
         for name in names:
             side = sides[0] if name == "baseline" else sides[1]
             runs[name] = measure(side, suite, folder / name, self.folder.log(f"{stage}-{number:03d}-{name}"))
-        found = disturbances(runs.values())
+        found = disturbances(runs["baseline"], runs["candidate"])
         block = Block(
             stage=stage,
             number=number,
@@ -108,15 +112,32 @@ def balanced(count: int, seed: str) -> list[bool]:
     return found[:count]
 
 
-def disturbances(runs: Any) -> dict[str, list[str]]:
-    """Case id → names of warnings that speak of the machine."""
-    found: dict[str, list[str]] = {}
-    for run in runs:
-        for row in run.case_rows:
-            names = {warning["name"] for warning in _warnings(row)} & DISTURBING
-            if names:
-                found[row["case_id"]] = sorted({*found.get(row["case_id"], ()), *names})
+def disturbances(baseline: Run, candidate: Run) -> dict[str, list[str]]:
+    """Case id → what keeps the two sides of a block from being alike: warnings that speak of the machine, and clocks
+    and temperatures of the GPU that differ."""
+    sides = [{row["case_id"]: row for row in run.case_rows} for run in (baseline, candidate)]
+    found: dict[str, set[str]] = {}
+    for case_id, row in (item for side in sides for item in side.items()):
+        names = {warning["name"] for warning in _warnings(row)} & DISTURBING
+        found[case_id] = found.get(case_id, set()) | names | _unlike(*(side.get(case_id, {}) for side in sides))
+    return {case_id: sorted(names) for case_id, names in found.items() if names}
+
+
+def _unlike(left: Mapping[str, Any], right: Mapping[str, Any]) -> set[str]:
+    """Readings outside their tolerance; one that a side lacks says nothing."""
+    found = set()
+    clocks = _both(left, right, "sm_clock_mean_hz")
+    if clocks is not None and min(clocks) > 0 and max(clocks) / min(clocks) > 1.0 + CLOCK_TOLERANCE:
+        found.add("clocks_differ")
+    heat = _both(left, right, "temperature_max_c")
+    if heat is not None and max(heat) - min(heat) > WARMER_K:
+        found.add("temperatures_differ")
     return found
+
+
+def _both(left: Mapping[str, Any], right: Mapping[str, Any], name: str) -> tuple[float, float] | None:
+    values = left.get(name), right.get(name)
+    return None if None in values else (float(values[0]), float(values[1]))
 
 
 def _warnings(row: Mapping[str, Any]) -> list[dict[str, Any]]:

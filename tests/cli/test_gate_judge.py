@@ -192,3 +192,21 @@ def test_every_form_names_every_case(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert run(["gate", "judge", str(a), str(b), "--format", form]) == 0
     out = capsys.readouterr().out
     assert all(f"block\\_size={n}" in out or f"block_size={n}" in out for n in (8, 16, 24))
+
+
+def test_a_creep_is_found_against_a_pinned_reference_when_it_adds_up(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pinned = [stored_run(tmp_path / f"r{n}", side(n)) for n in range(5)]
+    weeks = [stored_run(tmp_path / f"w{n}", side(5 + n, factor)) for n, factor in enumerate((0.995, 0.985, 0.95))]
+    references = [item for path in pinned for item in ("--reference", str(path))]
+    code = run(["gate", "trend", *map(str, weeks), *references, "--format", "json"])
+    found = json.loads(capsys.readouterr().out)
+    verdicts = [[row["verdict"] for row in found if row["run"] == str(week)] for week in weeks]
+    assert "FAIL" not in verdicts[0] + verdicts[1]
+    assert set(verdicts[2]) == {"FAIL"}
+    assert code == 1, "the last run decides"
+    assert run(["gate", "trend", str(weeks[0]), *references]) != 1
+    assert str(weeks[0]) in capsys.readouterr().out
+    assert run(["gate", "trend", str(weeks[2]), *references[:2]]) == 3, "one reference makes it advice"
+    assert run(["gate", "trend", str(tmp_path / "none"), *references]) == 2

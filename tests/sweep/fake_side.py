@@ -32,5 +32,5 @@ def measure(side: Side, suite: Path, out: Path, log: Path) -> Run:
             factor = told["factors"][number] * rng.lognormvariate(0.0, 0.004)
             warned = [{"name": told["warning"], "numbers": {}}] if told.get("warning") else []
             if not wanted or 8 * (number + 1) in wanted:
-                run.add(sample(number, 0, output_tokens_per_s=1000.0 / factor, warnings=warned))
+                run.add(sample(number, 0, output_tokens_per_s=1000.0 / factor, warnings=warned, **told.get("row", {})))
     return open_run(run.path)

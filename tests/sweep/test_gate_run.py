@@ -185,6 +185,23 @@ def test_throttling_beyond_the_budget_is_no_verdict(suite: LoadedSuite, side: Ma
     assert found.verdict.exit_code() == 5
 
 
+@pytest.mark.parametrize(
+    ("readings", "reasons"),
+    [
+        ({"sm_clock_mean_hz": 1.55e9}, (Reason.DISTURBED,)),
+        ({"sm_clock_mean_hz": 1.501e9}, ()),
+        ({"sm_clock_mean_hz": None}, ()),
+    ],
+)
+def test_sides_at_clocks_that_differ_by_more_than_one_percent_are_no_block(
+    suite: LoadedSuite, side: Make, tmp_path: Path, readings: dict[str, Any], reasons: tuple[Reason, ...]
+) -> None:
+    base = side("a", row={"sm_clock_mean_hz": 1.5e9})
+    found = run_gate(suite, settings(base, side("b", row=readings)), out=tmp_path / "out")
+    assert {case.reasons for case in found.verdict.cases} == {reasons}
+    assert found.blocks["screen discarded"] == (1 if reasons else 0)
+
+
 def test_the_base_may_not_change_while_it_is_measured(
     suite: LoadedSuite, side: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
