@@ -136,8 +136,8 @@ def _unlike(left: Mapping[str, Any], right: Mapping[str, Any]) -> set[str]:
 
 
 def _both(left: Mapping[str, Any], right: Mapping[str, Any], name: str) -> tuple[float, float] | None:
-    values = left.get(name), right.get(name)
-    return None if None in values else (float(values[0]), float(values[1]))
+    one, other = left.get(name), right.get(name)
+    return None if one is None or other is None else (float(one), float(other))
 
 
 def _warnings(row: Mapping[str, Any]) -> list[dict[str, Any]]:
