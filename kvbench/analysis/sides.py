@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from kvbench.errors import DataError, UsageError
-from kvbench.store.case_columns import METRICS
+from kvbench.store.case_columns import ENGINE_METRICS, KERNEL_METRICS, METRICS
 
 if TYPE_CHECKING:
     from kvbench.store.columns import Column
@@ -20,6 +20,11 @@ DEFAULT_METRICS = {
     "kernel": ("decode_s",),
 }
 """What is judged unasked: throughput and the two latencies of serving, one call of a kernel."""
+_NAMES = {
+    "engine": frozenset(column.name for column in ENGINE_METRICS),
+    "kernel": frozenset(column.name for column in KERNEL_METRICS),
+}
+_OF_OTHER_KINDS = {"engine": _NAMES["kernel"] - _NAMES["engine"], "kernel": _NAMES["engine"] - _NAMES["kernel"]}
 NEVER_TRIED = frozenset({"skipped", "oom", "oom_implied"})
 """Statuses of a case that does not fit: where it fits on no side there is nothing to judge."""
 
@@ -39,7 +44,13 @@ class Side:
         return {number: _value(row, metric) for number, row in sorted(self.samples(case_id).items())}
 
     def has_any(self, case_id: str, metric: str) -> bool:
-        return any(not math.isnan(value) for value in self.values(case_id, metric).values())
+        """Whether some sample that ended ok has the metric, be it NaN (stored as missing, with a warning)."""
+        rows = self.samples(case_id).values()
+        return any(row["status"] == "ok" and (row.get(metric) is not None or _was_nan(row, metric)) for row in rows)
+
+    def all_ok(self, case_id: str) -> bool:
+        rows = self.samples(case_id).values()
+        return bool(rows) and all(row["status"] == "ok" for row in rows)
 
     def never_tried(self, case_id: str) -> bool:
         """Whether every sample of the case says that it does not fit."""
@@ -75,12 +86,21 @@ def all_defaults() -> list[str]:
 
 
 def metrics_of_case(kind: str, chosen: Sequence[str], sides: Iterable[Side], case_ids: Iterable[str]) -> list[str]:
-    """The metrics that say something about a case: the chosen ones, or its kind's usual ones, that some side has. A
-    case that has none keeps its first, so that it does not go unnoticed."""
-    wanted = list(chosen) or list(DEFAULT_METRICS.get(kind, ()))
+    """The metrics that say something about a case: the chosen ones, or its kind's usual ones, that some side has.
+
+    A case that has none keeps its first, so that it does not go unnoticed; chosen ones do not apply where every sample
+    ended ok without them.
+    """
+    wanted = of_kind(kind, chosen) if chosen else list(DEFAULT_METRICS.get(kind, ()))
     pairs = list(zip(sides, case_ids, strict=True))
     found = [name for name in wanted if any(side.has_any(case_id, name) for side, case_id in pairs)]
-    return found or ([] if chosen else wanted[:1])
+    does_not_apply = bool(chosen) and all(side.all_ok(case_id) for side, case_id in pairs)
+    return found or ([] if does_not_apply else wanted[:1])
+
+
+def of_kind(kind: str, chosen: Sequence[str]) -> list[str]:
+    """The metrics without those that only cases of another kind can have."""
+    return [name for name in chosen if name not in _OF_OTHER_KINDS.get(kind, ())]
 
 
 def warning_names(stored: Any) -> set[str]:
@@ -89,6 +109,16 @@ def warning_names(stored: Any) -> set[str]:
         return {str(warning["name"]) for warning in json.loads(stored or "[]")}
     except (ValueError, KeyError, TypeError):
         return {"unreadable_warnings"}
+
+
+def _was_nan(row: Mapping[str, Any], metric: str) -> bool:
+    stored = row.get("warnings")
+    if not isinstance(stored, str) or metric not in stored:
+        return False
+    try:
+        return any(one["name"] == "not_a_number" and metric in one["numbers"] for one in json.loads(stored))
+    except (ValueError, KeyError, TypeError):
+        return False
 
 
 def _named(name: str) -> Column:

@@ -10,7 +10,7 @@ import numpy as np
 from kvbench.analysis.gate.rules import judge
 from kvbench.analysis.gate.sessions import StoredSession, judge_sessions
 from kvbench.analysis.gate.types import CaseBlocks, Floats, SuiteVerdict, Worse
-from kvbench.analysis.sides import Side, metrics_of_case
+from kvbench.analysis.sides import Side, metrics_of_case, of_kind
 from kvbench.store.case_columns import METRICS
 
 CLOCK_S = 1e-7
@@ -52,6 +52,7 @@ def judge_stored(
             continue
         names = metrics_of_case(case.kind, metrics, (baselines[0], candidates[0]), (case.left, case.right))
         blocks += [_paired(case, name, baselines[0], candidates[0], notes) for name in names]
+        notes += [f"{case.label} has no {name}" for name in of_kind(case.kind, metrics) if name not in names]
     told = (*_unjudged(cases, baselines[:1], candidates[:1]), *dict.fromkeys(notes))
     return Judged(judge(blocks), told)
 

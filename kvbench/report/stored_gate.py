@@ -29,8 +29,8 @@ def judge_folders(
     run folder or an unknown metric, `DataError` for a damaged one.
     """
     chosen_metrics(metrics)
-    _refuse_twice([*baselines, *candidates])
     runs = [[open_run(path) for path in side] for side in (baselines, candidates)]
+    _refuse_twice([run for side in runs for run in side])
     first, second = runs[0][0], runs[1][0]
     sessions = [*((run, ()) for run in runs[0][1:]), *((run, vary) for run in runs[1])]
     found = [compare_manifests(first.manifest, run.manifest, vary=declared) for run, declared in sessions]
@@ -70,10 +70,16 @@ def _label(case: dict[str, object]) -> str:
     return " ".join(f"{name}={value}" for name, value in axes.items()) if isinstance(axes, dict) else ""
 
 
-def _refuse_twice(paths: Sequence[Path]) -> None:
-    resolved = [path.resolve() for path in paths]
-    if len(set(resolved)) < len(resolved):
-        raise UsageError("a run is given twice", hint="every session is a run of its own")
+def _refuse_twice(runs: Sequence[Run]) -> None:
+    """Neither a folder nor a copy of it is another session."""
+    first: dict[str, Run] = {}
+    for run in runs:
+        earlier = first.setdefault(run.run_id, run)
+        if earlier is not run:
+            raise UsageError(
+                f"a run is given twice: {earlier.path} and {run.path} are {run.run_id}",
+                hint="every session is a run of its own; a copy holds nothing new",
+            )
 
 
 def _damage(runs: Sequence[Run]) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -120,6 +121,47 @@ def test_m61_missing_values_and_lone_cases_exit_5(
     found = judge(capsys, a, b)
     assert (found[0], found[1]["verdict"]) == (code, "INVALID")
     assert judge(capsys, b, a)[0] == code
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        lambda c, n: {"status": "crash", METRIC: None} if c == 1 else {},
+        lambda c, n: {METRIC: float("nan")} if c == 1 else {},
+        lambda c, n: (
+            {METRIC: None, "warnings": json.dumps([{"name": "not_a_number", "numbers": {METRIC: None}}])}
+            if c == 1
+            else {}
+        ),
+    ],
+)
+def test_m61_a_case_that_lost_its_value_on_both_sides_exits_5_even_for_a_metric_asked_for(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], row: Any
+) -> None:
+    """A case that crashed, or has NaN, in every sample of both sides, beside cases that pass."""
+    a, b = (stored_run(tmp_path / name, side(at), row=row) for at, name in enumerate("ab"))
+    assert [judge(capsys, a, b, *asked)[0] for asked in ((), ("--metric", METRIC))] == [5, 5]
+
+
+def test_a_metric_asked_for_that_a_sound_case_does_not_have_is_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def row(c: int, n: int) -> dict[str, Any]:
+        return {METRIC: None} if c == 1 else {}
+
+    a, b = (stored_run(tmp_path / name, side(at), row=row) for at, name in enumerate("ab"))
+    code, found, _ = judge(capsys, a, b, "--metric", METRIC)
+    assert (code, found["notes"]) == (0, [f"block_size=16 has no {METRIC}"])
+
+
+def test_a_copy_of_a_run_is_no_further_session(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Three copies of one baseline have no spread between sessions, and would make any difference a FAIL."""
+    a, b = stored_run(tmp_path / "a", side(0)), stored_run(tmp_path / "b", side(1, 0.9))
+    copies = [shutil.copytree(a, tmp_path / f"copy-{n}") for n in range(2)]
+    code, found, err = judge(capsys, a, b, *(item for copy in copies for item in ("--baseline", copy)))
+    assert (code, found) == (2, None)
+    assert "a run is given twice" in err
+    assert judge(capsys, a, copies[0])[0] == 2
 
 
 def test_a_case_that_fits_on_neither_side_is_named_and_not_judged(
