@@ -19,6 +19,8 @@ from typing import Any
 
 from kvbench.console import plain
 from kvbench.errors import CannotRunError, ExitCode, KvbenchError
+from kvbench.spec.keys import Kind
+from kvbench.spec.narrow import narrowed
 from kvbench.spec.toml_write import to_toml
 from kvbench.store.run import Run, open_run
 from kvbench.sweep.gate_folder import Block, GateFolder, Stage
@@ -38,6 +40,8 @@ _KEPT = (ExitCode.OK, ExitCode.PARTIAL)
 _GRACE_S = 20.0
 _TAIL_LINES = 3
 Tell = Callable[[Stage, int, int, bool], None]
+Wanted = tuple[Kind, Mapping[str, Any]]
+"""A case by its kind and its axes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,10 +54,10 @@ class Blocks:
     tell: Tell
 
     def take(
-        self, stage: Stage, sides: tuple[Side, Side], count: int, only: Sequence[Mapping[str, Any]] | None = None
+        self, stage: Stage, sides: tuple[Side, Side], count: int, only: Sequence[Wanted] | None = None
     ) -> list[Block]:
         """`count` blocks of baseline and candidate that may be used; what is there already is not taken again. `only`
-        names the cases by their axis values, None means all."""
+        names the cases by kind and axis values, None means all."""
         done = self.folder.blocks(stage)
         spare = int(REDO_SHARE * count) - sum(not block.is_kept for block in done)
         orders = balanced(count + int(REDO_SHARE * count), f"{self.seed}/{stage}")
@@ -71,7 +75,7 @@ class Blocks:
         number: int,
         sides: tuple[Side, Side],
         baseline_first: bool,
-        only: Sequence[Mapping[str, Any]] | None,
+        only: Sequence[Wanted] | None,
         may_discard: bool,
     ) -> Block:
         folder = self.folder.fresh(stage, number)
@@ -95,11 +99,11 @@ class Blocks:
         self.folder.finish(block)
         return block
 
-    def _content(self, seed: str, only: Sequence[Mapping[str, Any]] | None) -> dict[str, Any]:
+    def _content(self, seed: str, only: Sequence[Wanted] | None) -> dict[str, Any]:
         """The suite with one repetition, the block's own order of cases, and the cases that are wanted."""
         measure = {**self.suite.get("measure", {}), "repetitions": 1, "seed": random.Random(seed).getrandbits(40)}
         content = {**self.suite, "measure": measure}
-        return content if only is None else {**content, "only": [dict(axes) for axes in only]}
+        return content if only is None else narrowed(content, only)
 
 
 def balanced(count: int, seed: str) -> list[bool]:

@@ -178,8 +178,7 @@ class _Gate:
     def _confirm(self, taker: Blocks, open_cases: Sequence[CaseBlocks]) -> list[CaseBlocks]:
         wanted = {case.case_id for case in open_cases}
         say(f"confirm: {len(wanted)} cases are open and are measured afresh")
-        axes = [case["axes"] for case in self._plan_cases() if case["case_id"] in wanted]
-        only = axes if all(axes) else None
+        only = [(case["kind"], case["axes"]) for case in self._plan_cases() if case["case_id"] in wanted]
         blocks = taker.take("confirm", (self.base, self.candidate), self.settings.rule.confirm_blocks, only)
         keys = {case.key for case in open_cases}
         return [case for case in self._cases(blocks) if case.key in keys]

@@ -20,13 +20,11 @@ def measure(side: Side, suite: Path, out: Path, log: Path) -> Run:
     if told.get("fails"):
         raise CannotRunError(f"{side.name}: {told['fails']}")
     asked = tomllib.loads(suite.read_text())
-    wanted = [entry["engine.block_size"] for entry in asked.get("only", [])]
+    wanted = [size for entry in asked.get("only", []) for size in entry["engine.block_size"]]
     cases = len(told["factors"])
     rng = random.Random(f"{asked['measure']['seed']}/{out.name}")
     ours = {"engine_digest": told["name"], "order_seed": asked["measure"]["seed"]}
     facts = plan(cases, 1, **{**ours, **told.get("facts", {})})
-    for case in facts["cases"]:
-        case["axes"] = {"engine.block_size": case["axes"]["block_size"]}
     with RunFolder.create(out, facts) as run:
         for number in range(cases):
             factor = told["factors"][number] * rng.lognormvariate(0.0, 0.004)
