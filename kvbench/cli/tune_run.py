@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from kvbench.cli.output import Table, emit
+from kvbench.cli.tune_cells import emit_tuned
 from kvbench.errors import CannotRunError, ExitCode, UsageError
-from kvbench.units import format_seconds
 
 if TYPE_CHECKING:
     from kvbench.tune.narrowing import Narrow
@@ -108,10 +107,7 @@ def timed_here(name: str) -> Tunable:
 
 def emit_outcomes(form: str, outcomes: list[Outcome]) -> None:
     """One row per shape."""
-    records = [_record(outcome) for outcome in outcomes]
-    cells = [[_cell(name, record[name]) for name in COLUMNS] for record in records]
-    numbers = frozenset(at for at, name in enumerate(COLUMNS) if name.endswith("_s") or name.startswith("gain"))
-    emit(form, tables=[Table("", COLUMNS, cells, numbers)], columns=COLUMNS, records=records)
+    emit_tuned(form, COLUMNS, [_record(outcome) for outcome in outcomes])
 
 
 def _record(outcome: Outcome) -> dict[str, Any]:
@@ -122,20 +118,6 @@ def _record(outcome: Outcome) -> dict[str, Any]:
         return {**dict.fromkeys(COLUMNS), **head, "verdict": "none", "failed_trials": failed, "reason": outcome.failure}
     evidence = {name: getattr(winner, name) for name in COLUMNS if hasattr(winner, name)}
     return {**dict.fromkeys(COLUMNS), **evidence, **head, "failed_trials": failed}
-
-
-def _cell(name: str, value: Any) -> str:
-    from kvbench.tune.progress import spelled
-
-    if value is None or value == []:
-        return "–"
-    if name.endswith("_s"):
-        return format_seconds(value)
-    if isinstance(value, dict):
-        return spelled(value)
-    if isinstance(value, list):
-        return "; ".join(spelled(item) for item in value)
-    return f"{value:.3f}" if isinstance(value, float) else str(value)
 
 
 def _narrow(tunable: Tunable, session: Session) -> Narrow | None:

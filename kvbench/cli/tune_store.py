@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from kvbench.cli.output import emit_records, format_option
+from kvbench.cli.output import format_option
+from kvbench.cli.tune_cells import emit_tuned
 from kvbench.errors import ExitCode, UsageError
 
 if TYPE_CHECKING:
@@ -32,9 +33,9 @@ def show(folder: Path | None, form: str) -> None:
     A winner's state is `current`, or `stale` with what has changed since.
     """
     if folder is None:
-        emit_records(form, WINNER_COLUMNS, [_winner_record(winner) for winner in _stored()])
+        emit_tuned(form, WINNER_COLUMNS, [_winner_record(winner) for winner in _stored()])
     else:
-        emit_records(form, TRIAL_COLUMNS, _trial_records(folder))
+        emit_tuned(form, TRIAL_COLUMNS, _trial_records(folder))
 
 
 @click.command()
@@ -48,7 +49,7 @@ def diff(a: Path, b: Path, form: str) -> int:
     """
     sides = [{(w.key.kernel, w.key.label): w for w in _winners_of(side)} for side in (a, b)]
     records = [_difference(key, *(side.get(key) for side in sides)) for key in sorted({*sides[0], *sides[1]})]
-    emit_records(form, DIFF_COLUMNS, records)
+    emit_tuned(form, DIFF_COLUMNS, records)
     return ExitCode.OK if all(record["state"] == "same" for record in records) else ExitCode.NO
 
 
@@ -64,7 +65,7 @@ def export(file: Path, kernel: str | None) -> None:
     if not winners:
         raise UsageError(f"nothing was tuned here{f' of {kernel}' if kernel else ''}", hint="kvbench tune KERNEL tunes")
     write_document(file, winners)
-    say(f"{len(winners)} winners in {file}")
+    say(f"{_count(winners)} in {file}")
 
 
 @click.command("import")
@@ -81,10 +82,14 @@ def import_(file: Path) -> None:
     for winner in winners:
         keep(winner)
     states = [_state(winner) for winner in winners]
-    say(f"{len(winners)} winners taken in, {sum(state == 'current' for state in states)} of them of use here")
+    say(f"{_count(winners)} taken in, {sum(state == 'current' for state in states)} of them of use here")
     for winner, state in zip(winners, states, strict=True):
         if state != "current":
             say(f"{winner.key.kernel} for {winner.key.label}: {state}; not used", style="yellow")
+
+
+def _count(winners: list[Winner]) -> str:
+    return f"{len(winners)} winner" + ("" if len(winners) == 1 else "s")
 
 
 def _stored() -> list[Winner]:

@@ -95,6 +95,21 @@ def test_a_triton_kernel_needs_a_gpu_and_names_what_works_without(capsys: pytest
     assert "--compile-only" in capsys.readouterr().err
 
 
+def test_tables_scale_times_and_json_keeps_seconds(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from dataclasses import replace
+
+    from kvbench.tuned.files import write_document
+
+    path = tmp_path / "a.json"
+    write_document(path, [replace(winner(), time_s=0.00025, default_time_s=0.0005)])
+    assert run(["tune", "diff", str(path), str(path), "--format", "md"]) == 0
+    table = capsys.readouterr().out
+    assert "250 µs" in table
+    assert "split " in table
+    assert run(["tune", "diff", str(path), str(path), "--format", "json"]) == 0
+    assert json.loads(capsys.readouterr().out)[0]["time_a_s"] == 0.00025
+
+
 def test_diff_tells_other_configurations_and_lone_shapes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     from dataclasses import replace
 
