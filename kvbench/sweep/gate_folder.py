@@ -82,6 +82,10 @@ class GateFolder:
             raise DataError(f"{self.path / 'gate.json'} is damaged", hint="start a new gate")
         return found
 
+    def keep_commits(self, commits: Mapping[str, str]) -> None:
+        """What the revisions stand for (side → commit), for a resume: a branch may move."""
+        self.write("gate.json", {**self.asked, "commits": dict(commits)})
+
     def blocks(self, stage: Stage) -> list[Block]:
         """Finished blocks of a stage in the order of their numbers, discarded ones too."""
         found = []

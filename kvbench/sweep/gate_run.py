@@ -109,7 +109,14 @@ def _run(folder: GateFolder) -> GateResult:
         "candidate": Path(settings.candidate_python) if settings.candidate_python else None,
     }
     try:
-        with checked_out(asked, folder.path, pythons=pythons, own_environments=settings.own_environments) as sides:
+        with checked_out(
+            asked,
+            folder.path,
+            pythons=pythons,
+            commits=folder.asked.get("commits"),
+            own_environments=settings.own_environments,
+        ) as sides:
+            folder.keep_commits({name: side.commit for name, side in sides.items() if side.commit and side.is_worktree})
             return _Gate(folder, settings, sides["base"], sides["candidate"]).run()
     except KeyboardInterrupt:
         raise GateInterruptedError(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -34,6 +34,8 @@ class Side:
     is_installed: bool
     """Its interpreter has this very source installed; else the source goes on the path"""
     cache: Path
+    is_worktree: bool = False
+    """A revision that was checked out for this gate"""
 
     def command(self, *arguments: str) -> list[str]:
         return [str(self.python), "-m", "kvbench", *arguments]
@@ -63,19 +65,21 @@ def checked_out(
     work: Path,
     *,
     pythons: dict[SideName, Path | None] | None = None,
+    commits: Mapping[str, str] | None = None,
     own_environments: bool = False,
 ) -> Iterator[dict[SideName, Side]]:
     """Both sides, ready to run; worktrees made here are removed on the way out.
 
-    `pythons` are interpreters with a side's dependencies, this one where none is given; `own_environments` makes one
-    per side with `pip install`. Raises `UsageError` for what is neither a source folder nor a revision,
+    `pythons` are interpreters with a side's dependencies, this one where none is given; `commits` are those that
+    revisions stood for when the gate began, for a branch may have moved; `own_environments` makes an environment per
+    side with `pip install`. Raises `UsageError` for what is neither a source folder nor a revision,
     `CannotRunError` for a side that cannot be set up.
     """
     trees: list[tuple[Path, Path]] = []
     try:
         sides = {}
         for name, text in asked.items():
-            side, repository = _find(name, text, work)
+            side, repository = _find(name, text, work, (commits or {}).get(name))
             if repository is not None:
                 _add_worktree(repository, side)
                 trees.append((repository, side.folder))
@@ -94,12 +98,12 @@ def top_of_repository() -> str | None:
     return _git(Path.cwd(), "rev-parse", "--show-toplevel")
 
 
-def _find(name: SideName, text: str, work: Path) -> tuple[Side, Path | None]:
+def _find(name: SideName, text: str, work: Path, known: str | None) -> tuple[Side, Path | None]:
     """The side, and the repository whose worktree it is to become, if any."""
     cache = (work / "caches" / name).resolve()
     folder = Path(text).expanduser()
     python = Path(sys.executable)
-    if folder.is_dir():
+    if folder.is_dir() and known is None:
         if not (folder / "kvbench" / "__init__.py").is_file():
             raise UsageError(
                 f"--{name}: {plain(text)} is a folder without kvbench's source",
@@ -114,13 +118,13 @@ def _find(name: SideName, text: str, work: Path) -> tuple[Side, Path | None]:
             f"--{name}: {plain(text)} is no folder, and the current folder is in no git repository",
             hint="run this inside a clone of kvbench, or give the path of a checkout",
         )
-    commit = _git(Path(top), "rev-parse", "--verify", "--quiet", "--end-of-options", f"{text}^{{commit}}")
+    commit = _git(Path(top), "rev-parse", "--verify", "--quiet", "--end-of-options", f"{known or text}^{{commit}}")
     if not commit:
         raise UsageError(
             f"--{name}: {plain(text)} is neither a folder nor a revision of {top}",
             hint="a branch, tag or commit (a shallow clone may lack it: git fetch --unshallow), or a checkout's path",
         )
-    return Side(name, text, (work / "checkouts" / name).resolve(), commit, python, False, cache), Path(top)
+    return Side(name, text, (work / "checkouts" / name).resolve(), commit, python, False, cache, True), Path(top)
 
 
 def _add_worktree(repository: Path, side: Side) -> None:

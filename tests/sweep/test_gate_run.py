@@ -18,6 +18,7 @@ from kvbench.spec.load import LoadedSuite, from_effective
 from kvbench.store.comparability import NotComparableError
 from kvbench.sweep import gate_blocks, gate_run
 from kvbench.sweep.gate_blocks import balanced
+from kvbench.sweep.gate_folder import GateFolder
 from kvbench.sweep.gate_run import GateSettings, resume_gate, run_gate
 from kvbench.sweep.sides import checked_out
 from tests.sweep import fake_side
@@ -271,6 +272,9 @@ def test_revisions_become_worktrees_that_are_gone_afterwards(tmp_path: Path, mon
         assert environment["PYTHONPATH"].startswith(str(sides["base"].folder))
         assert environment["PYTHONSAFEPATH"] == "1"
     assert len(git("worktree", "list").splitlines()) == 1
+    git("commit", "-q", "--allow-empty", "-m", "three")
+    with checked_out({"base": "HEAD~1"}, work, commits={"base": first}) as sides:
+        assert (sides["base"].commit, sides["base"].is_worktree) == (first, True)
     with pytest.raises(UsageError, match="neither a folder nor a revision"), checked_out({"base": "no-such"}, work):
         pass
     with pytest.raises(UsageError, match="neither a folder nor a revision"), checked_out({"base": "--all"}, work):
@@ -280,6 +284,14 @@ def test_revisions_become_worktrees_that_are_gone_afterwards(tmp_path: Path, mon
     monkeypatch.chdir("/")
     with pytest.raises(UsageError, match="in no git repository"), checked_out({"base": "main"}, work):
         pass
+
+
+def test_a_resumed_gate_measures_the_commits_that_it_began_with(tmp_path: Path) -> None:
+    folder = GateFolder.create(tmp_path, "small", {"settings": {}, "suite": {}})
+    folder.keep_commits({"base": "a" * 40})
+    again = GateFolder.resume(folder.path)
+    assert again.asked["commits"] == {"base": "a" * 40}
+    assert again.asked["settings"] == {}
 
 
 def test_what_is_no_gate_folder_is_said(tmp_path: Path) -> None:
