@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 
-.PHONY: sweep test lint clean
+.PHONY: sweep test lint gpu-check clean
 sweep: $(VENV)/.installed
 	$(BIN)/kvbench sweep smoke
 
@@ -15,6 +15,12 @@ lint: $(VENV)/.installed
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+# Runs from the checkout with whatever python there is: nothing is installed. Without a CUDA device it takes the CPU form.
+GPU_CHECK_PYTHON ?= $(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON))
+GPU_CHECK_OUT    ?= gpu-check
+gpu-check:
+	PYTHONPATH=$(CURDIR):$(CURDIR)/kernels:$(PYTHONPATH) $(GPU_CHECK_PYTHON) benchmarks/gpu_check.py --out $(GPU_CHECK_OUT)
 
 # The constraints file names the small CPU build of torch; leave it out on a machine with a GPU:
 #   make sweep CONSTRAINTS=

@@ -171,3 +171,23 @@ def test_the_recorded_nights_of_the_go_project_are_read_whole():
     assert len({one.session for one in recording.series}) == 14
     assert all(one.baseline and one.candidate for one in recording.series)
     assert len(recording.series) == 14 * 101
+
+
+def test_parquet_says_what_the_same_csv_says(tmp_path):
+    csv, parquet = pytest.importorskip("pyarrow.csv"), pytest.importorskip("pyarrow.parquet")
+    text = (
+        _CSV + "s,c,m,higher,0,baseline,baseline,1.5\ns,c,m,higher,0,candidate,baseline,\ns,c,m,lower,1,baseline,,7\n"
+    )
+    text += "s,c,m,higher,1,candidate,candidate,2e-05\n"
+    (tmp_path / "a.csv").write_text(text)
+    parquet.write_table(csv.read_csv(tmp_path / "a.csv"), tmp_path / "a.parquet")
+    ours, theirs = (read_recordings([tmp_path / name])[0] for name in ("a.parquet", "a.csv"))
+    assert repr(ours) == repr(theirs)
+    assert ours.series[0].baseline == [1.5, 7.0]
+
+
+@pytest.mark.parametrize("content", [b"PAR1 and no table", b"PAR1" + bytes(40) + b"PAR1"])
+def test_a_broken_parquet_is_refused_by_name(tmp_path, content):
+    (tmp_path / "broken.parquet").write_bytes(content)
+    with pytest.raises(UsageError, match=r"broken\.parquet is no readable Parquet"):
+        read_recordings([tmp_path / "broken.parquet"])

@@ -1,8 +1,9 @@
-"""Readers of recorded series: Go benchmark text, and a CSV or JSON of our own; plain or gzip, files or folders.
+"""Readers of recorded series: Go benchmark text, and a CSV, Parquet or JSON of our own; text plain or gzip, files or
+folders.
 
-The CSV has one value a row under the columns `session, case, side, value` and, where known, `metric, worse, block,
-first`; the JSON is `{"format": "kvbench-gate-series", "version": 1, "series": [{"session", "case", "metric", "worse",
-"baseline": […], "candidate": […], "order": […]}, …]}`. In both, the two sides must be the same code.
+CSV and Parquet have one value a row under the columns `session, case, side, value` and, where known, `metric, worse,
+block, first`; the JSON is `{"format": "kvbench-gate-series", "version": 1, "series": [{"session", "case", "metric",
+"worse", "baseline": […], "candidate": […], "order": […]}, …]}`. In all of them both sides must be the same code.
 """
 
 from __future__ import annotations
@@ -23,9 +24,10 @@ from kvbench.analysis.gate.types import Worse
 from kvbench.errors import DataError, UsageError
 
 FORMAT, VERSION = "kvbench-gate-series", 1
-_SUFFIXES = (".txt", ".csv", ".json", ".gz", ".bench")
-_HINT = "give Go benchmark text, or the CSV or JSON that docs/measurement.md describes"
+_SUFFIXES = (".txt", ".csv", ".json", ".gz", ".bench", ".parquet")
+_HINT = "give Go benchmark text, or the CSV, Parquet or JSON that docs/measurement.md describes"
 _SIDES = ("baseline", "candidate")
+_PARQUET = b"PAR1"
 
 
 def read_recordings(paths: Sequence[str | Path], units: Sequence[str] = ()) -> list[Recording]:
@@ -65,6 +67,8 @@ def _files(path: Path) -> list[Path]:
 def _text(path: Path) -> str:
     try:
         raw = path.read_bytes()
+        if raw[:4] == _PARQUET:
+            return _csv_of(path)
         return (gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw).decode("utf-8-sig")
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise UsageError(f"{path} is a broken gzip file: {error}", hint="fetch it again") from None
@@ -72,6 +76,21 @@ def _text(path: Path) -> str:
         raise UsageError(f"cannot read {path}: {error.strerror or error}", hint=_HINT) from None
     except UnicodeDecodeError:
         raise UsageError(f"{path} is not UTF-8 text", hint=_HINT) from None
+
+
+def _csv_of(path: Path) -> str:
+    """A Parquet table as CSV: what holds for one then holds for the other."""
+    import pyarrow
+    import pyarrow.csv
+    import pyarrow.parquet
+
+    try:
+        table = pyarrow.parquet.read_table(path)
+        sink = io.BytesIO()
+        pyarrow.csv.write_csv(table, sink)
+    except (pyarrow.ArrowException, OSError) as error:
+        raise UsageError(f"{path} is no readable Parquet table: {error}", hint=_HINT) from None
+    return sink.getvalue().decode("utf-8")
 
 
 def _own(path: Path, text: str) -> Recording:
