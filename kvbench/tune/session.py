@@ -72,6 +72,7 @@ class Session:
         if plan.get("schema_version") != SCHEMA_VERSION:
             raise UsageError(f"{path} was written by another version of kvbench", hint="tune again")
         try:
+            _check_plan(plan)
             records = [ShapeRecord() for _ in plan["shapes"]]
             for line in _lines(path / TRIALS, repair):
                 record = records[line["shape"]]
@@ -129,6 +130,19 @@ class Session:
             file.write(json.dumps(line, allow_nan=False).encode() + b"\n")
             file.flush()
             os.fsync(file.fileno())
+
+
+def _check_plan(plan: dict[str, Any]) -> None:
+    """`KeyError` or `TypeError` for what cannot be gone on with."""
+    if not isinstance(plan["shapes"], list) or not all(isinstance(shape, dict) for shape in plan["shapes"]):
+        raise TypeError("shapes are no list of shapes")
+    kinds = {"kernel": str, "strategy": str, "seed": int, "rounds": int, "threads": int, "timeout_s": int | float}
+    for name, kind in kinds.items():
+        if not isinstance(plan[name], kind):
+            raise TypeError(f"{name} is {plan[name]!r}")
+    for name in ("trials", "seconds"):
+        if not isinstance(plan[name], int | float | None):
+            raise TypeError(f"{name} is {plan[name]!r}")
 
 
 def _lines(path: Path, repair: bool) -> list[dict[str, Any]]:

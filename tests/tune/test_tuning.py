@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from collections import Counter
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
 
+from kvbench.errors import DataError, UsageError
 from kvbench.tune.recorded import read_recording
 from kvbench.tune.session import Session
 from kvbench.tuned.files import read_store
@@ -127,3 +130,34 @@ def test_a_trial_that_hangs_does_not_outlive_a_tuner_that_was_killed() -> None:
     worker.stdin.close()
     assert worker.wait(timeout=60) == 1
     worker.stdout.close()
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        ("tune.json", lambda text: text[:-30]),
+        ("tune.json", lambda text: text.replace('"rounds": 3', '"rounds": "3"')),
+        ("tune.json", lambda text: text.replace('"strategy"', '"strategie"')),
+        ("trials.jsonl", lambda text: text.replace('"correct"', '"corect"', 1)),
+        ("trials.jsonl", lambda text: text.replace('"shape": 0', '"shape": 7', 1)),
+        ("trials.jsonl", lambda text: "x" + text),
+        ("rounds.jsonl", lambda text: text.replace('"times": [', '"times": ["a", ', 1)),
+    ],
+)
+def test_a_damaged_folder_is_said_to_be_damaged(planted: Path, tmp_path: Path, damage: Any) -> None:
+    folder = shutil.copytree(planted / "tune", tmp_path / "tune")
+    name, change = damage
+    before = (folder / name).read_text(encoding="utf-8")
+    assert change(before) != before
+    (folder / name).write_text(change(before), encoding="utf-8")
+    with pytest.raises(DataError):
+        Session.open(folder)
+
+
+def test_another_source_compiler_or_device_is_not_gone_on_with(planted: Path) -> None:
+    session = Session.open(planted / "tune")
+    facts = {name: session.plan[name] for name in ("source", "compiler", "device")}
+    session.refuse_other(facts)
+    for name in facts:
+        with pytest.raises(UsageError, match=name):
+            session.refuse_other({**facts, name: "other"})
