@@ -60,7 +60,7 @@ class Blocks:
         names the cases by kind and axis values, None means all."""
         done = self.folder.blocks(stage)
         spare = int(REDO_SHARE * count) - sum(not block.is_kept for block in done)
-        orders = balanced(count + int(REDO_SHARE * count), f"{self.seed}/{stage}")
+        orders = balanced(len(done) + count + int(REDO_SHARE * count), f"{self.seed}/{stage}")
         while (kept := sum(block.is_kept for block in done)) < count:
             number = len(done)
             block = self._take(stage, number, sides, orders[number], only, may_discard=spare > 0)

@@ -19,6 +19,7 @@ from typing import Any, Literal
 from kvbench.errors import DataError, UsageError
 from kvbench.store.parts import now
 from kvbench.store.run import Run, open_run
+from kvbench.sweep.typed_json import from_json
 
 Stage = Literal["warm-up", "self-test", "screen", "confirm"]
 GATE_SCHEMA_VERSION = 1
@@ -78,7 +79,7 @@ class GateFolder:
             raise UsageError(f"{self.path} is no gate's folder", hint="a folder that `gate run` made") from error
         except (OSError, ValueError) as error:
             raise DataError(f"{self.path / 'gate.json'} is damaged", hint="start a new gate") from error
-        if not isinstance(found, dict) or not isinstance(found.get("schema_version"), int):
+        if not isinstance(found, dict) or type(found.get("schema_version")) is not int:
             raise DataError(f"{self.path / 'gate.json'} is damaged", hint="start a new gate")
         return found
 
@@ -91,8 +92,8 @@ class GateFolder:
         found = []
         for path in sorted((self.path / "blocks").glob(f"{stage}-*/block.json")):
             try:
-                found.append(Block(**json.loads(path.read_text())))
-            except (OSError, ValueError, TypeError) as error:
+                found.append(from_json(Block, json.loads(path.read_text())))
+            except (OSError, ValueError) as error:
                 raise DataError(f"{path} is damaged", hint=f"remove {path.parent} and go on with --resume") from error
         return sorted(found, key=lambda block: block.number)
 

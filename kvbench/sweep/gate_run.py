@@ -29,6 +29,7 @@ from kvbench.sweep.gate_blocks import INVALIDATING, Blocks
 from kvbench.sweep.gate_folder import Block, GateFolder, Stage
 from kvbench.sweep.gate_self_test import remember, remembered
 from kvbench.sweep.sides import Side, SideName, checked_out
+from kvbench.sweep.typed_json import from_json
 
 if TYPE_CHECKING:
     from kvbench.spec.load import LoadedSuite
@@ -56,10 +57,6 @@ class GateSettings:
     candidate_python: str | None = None
     own_environments: bool = False
     seed: int = 0
-
-    @classmethod
-    def from_dict(cls, found: Mapping[str, Any]) -> GateSettings:
-        return cls(**{**found, "rule": Rule(**found["rule"]), **{k: tuple(found[k]) for k in ("metrics", "vary")}})
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,12 +94,12 @@ def run_gate(suite: LoadedSuite, settings: GateSettings, *, out: Path) -> GateRe
 
 
 def resume_gate(path: Path) -> GateResult:
-    """Go on with a gate that was stopped: finished blocks are kept."""
+    """Go on with a gate that was stopped: finished blocks are kept. `DataError` for a folder that is damaged."""
     return _run(GateFolder.resume(path))
 
 
 def _run(folder: GateFolder) -> GateResult:
-    settings = GateSettings.from_dict(folder.asked["settings"])
+    settings = _settings(folder)
     asked: dict[SideName, str] = {"base": settings.base, "candidate": settings.candidate}
     pythons: dict[SideName, Path | None] = {
         "base": Path(settings.base_python) if settings.base_python else None,
@@ -122,6 +119,16 @@ def _run(folder: GateFolder) -> GateResult:
         raise GateInterruptedError(
             f"interrupted; finished blocks are in {folder.path}", hint=f"go on with --resume {folder.path}"
         ) from None
+
+
+def _settings(folder: GateFolder) -> GateSettings:
+    asked = folder.asked
+    try:
+        if not isinstance(asked.get("suite"), dict) or not isinstance(asked.get("suite_name"), str):
+            raise ValueError("no suite")
+        return from_json(GateSettings, asked.get("settings"))
+    except ValueError as error:
+        raise DataError(f"{folder.path / 'gate.json'} is damaged: {error}", hint="start a new gate") from error
 
 
 @dataclass(slots=True)

@@ -10,6 +10,7 @@ from pathlib import Path
 from kvbench.analysis.gate.self_test import SelfTest
 from kvbench.console import say
 from kvbench.paths import cache_dir
+from kvbench.sweep.typed_json import from_json
 
 LONGEST_S = 24 * 3600.0
 """A shared machine is another one tomorrow."""
@@ -21,11 +22,10 @@ def remembered(fingerprint: str) -> SelfTest | None:
     try:
         if time.time() - path.stat().st_mtime > LONGEST_S:
             return None
-        found = json.loads(path.read_text())
-        test = SelfTest(**{**found, "problems": tuple(found["problems"])})
+        test = from_json(SelfTest, json.loads(path.read_text()))
     except FileNotFoundError:
         return None
-    except (OSError, ValueError, TypeError, KeyError):
+    except (OSError, ValueError):
         say(f"{path} is damaged and is not used", style="yellow")
         return None
     return test if test.valid and test.fingerprint == fingerprint else None

@@ -303,3 +303,27 @@ def test_what_is_no_gate_folder_is_said(tmp_path: Path) -> None:
     (tmp_path / "gate.json").write_text('{"schema_version": 99}')
     with pytest.raises(UsageError, match="newer kvbench"):
         resume_gate(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("file", "changes"),
+    [
+        ("gate.json", {"settings": None}),
+        ("gate.json", {"suite": 3}),
+        ("gate.json", {"settings": {"base": 0, "candidate": "b"}}),
+        ("gate.json", {"settings": {"base": "a", "candidate": "b", "rule": {"margin": "junk"}}}),
+        ("gate.json", {"settings": {"base": "a", "candidate": "b", "self_test": "sometimes"}}),
+        ("blocks/screen-001/block.json", {"number": None}),
+        ("blocks/screen-001/block.json", {"baseline": ["x"]}),
+        ("blocks/screen-001/block.json", {"disturbances": {"case": 1}}),
+        ("blocks/screen-001/block.json", {"more": 1}),
+    ],
+)
+def test_a_gate_with_a_damaged_file_is_not_resumed(
+    suite: LoadedSuite, side: Make, tmp_path: Path, file: str, changes: dict[str, Any]
+) -> None:
+    folder = run_gate(suite, settings(side("a"), side("b")), out=tmp_path / "out").folder
+    found = json.loads((folder / file).read_text())
+    (folder / file).write_text(json.dumps({**found, **changes}))
+    with pytest.raises(DataError, match="is damaged"):
+        resume_gate(folder)
