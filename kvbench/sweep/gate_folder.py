@@ -1,9 +1,11 @@
 """What a gate keeps on disk: its settings, and every block with both sides' runs, so that a kill costs one block.
 
-gate.json                                   what was asked
-blocks/<stage>-<number>/block.json          written last: a block without it never happened
-blocks/<stage>-<number>/{first,second}/     a run folder each (in a self-test both are of the base)
-logs/                                       what the sides' processes said
+gate.json                                       what was asked, and the commits that revisions stood for
+blocks/<stage>-<number>/block.json              written last: a block without it never happened
+blocks/<stage>-<number>/{baseline,candidate}/   a run folder each (in a self-test both are of the base)
+logs/                                           what the sides' processes said
+caches/ checkouts/ environments/                what the sides run from
+verdict.json                                    the answer, with every number
 """
 
 from __future__ import annotations
