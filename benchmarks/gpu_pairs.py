@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 COLUMNS = ("session", "case", "metric", "worse", "block", "side", "first", "value")
-PAIRS, AHEAD = 12, 3
+PAIRS, AHEAD = 12, 6
 _WARM, _CALLS = 10, 40
 SIDES = ("baseline", "candidate")
 
@@ -38,10 +38,14 @@ def cases(device: str) -> dict[str, tuple[Any, ...]]:
 
 def process(device: str) -> None:
     """One side of one block: imports, waits for a line with the order of the cases, answers with their medians."""
+    import torch
     from paged import Layer, Work
 
+    from kvbench.engine.attention.registry import attention_backend
     from kvbench.measure.timers import timer_for
 
+    attention_backend("auto", device)
+    torch.zeros(1, device=device)
     timer, works = timer_for(device, "hot"), cases(device)
     print("ready", flush=True)
     found = {}

@@ -96,7 +96,7 @@ sys.exit(gpu_check.main())
     script.write_text(body.format(folder=str(BENCHMARKS)))
     monkeypatch.setattr(module, "__file__", str(script))
     options = module.argparse.Namespace(out=tmp_path, device="cpu", only="")
-    found = module.run_part("correctness", options, 100)
+    found = module.run_shares("correctness", options, 100)
     assert (found["state"], found["ok"]) == ("done", 2)
     assert set(found["failed"]) == {"deadly", "lost", "device lost"}
 
@@ -112,9 +112,20 @@ def test_a_part_that_hangs_is_stopped_and_keeps_what_it_found(
         "sys.exit(gpu_check.main())\n"
     )
     monkeypatch.setattr(module, "__file__", str(script))
-    found = module.run_part("engine", module.argparse.Namespace(out=tmp_path, device="cpu", only=""), 4)
+    found = module.run_shares("engine", module.argparse.Namespace(out=tmp_path, device="cpu", only=""), 4)
     assert (found["state"], found["ok"]) == ("timed out", 1)
     assert set(found["failed"]) == {"hangs"}
+
+
+def test_shares_deal_out_every_check_once(benchmark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = benchmark("gpu_check")
+    checks = [(f"check {number}", lambda: {"ok": True}) for number in range(7)]
+    monkeypatch.setattr(module, "checks_of", lambda *_: iter(checks))
+    for number in range(3):
+        given = {"part": "x", "device": "cpu", "out": tmp_path, "only": "", "skip": "[]", "share": (number, 3)}
+        assert module.work(module.argparse.Namespace(**given)) == 0
+    done = [row["name"] for row in module.rows_of(tmp_path) if "ok" in row]
+    assert sorted(done) == [name for name, _ in checks]
 
 
 @pytest.mark.parametrize(
@@ -131,7 +142,7 @@ def test_a_part_that_hangs_is_stopped_and_keeps_what_it_found(
 def test_a_missed_bar_fails_and_a_missing_part_is_3(benchmark: Any, row: dict[str, Any], bar: str) -> None:
     module = benchmark("gpu_check")
     done = {"state": "done", "ok": 1, "failed": {}, "not_run": {}}
-    rows = [{"part": "x", "name": "x", "ok": True, **row}]
+    rows = [{"part": "x", "share": 0, "name": "x", "ok": True, **row}]
     assert module.bars(rows, "cuda")[bar] == "FAIL"
     assert module.exit_status({"parts": {"x": done}, "bars": module.bars(rows, "cuda")}, "cuda") == 1
     met = module.bars([{**rows[0], "bar_met": True}], "cuda")

@@ -45,6 +45,7 @@ as compiled offline for sm_90 by Triton 3.9, no spills (bf16 queries, 32 / 8 hea
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import torch
@@ -394,6 +395,7 @@ def scratch_for(batch: int, query_heads: int, v_dim: int, splits: int, device: t
     return torch.empty(elements, dtype=torch.float32, device=device)
 
 
+@lru_cache(maxsize=1024)
 def splits_for(
     batch: int, query_heads: int, kv_heads: int, context: int, processors: int, config: Config = DEFAULT
 ) -> int:
@@ -410,7 +412,8 @@ def splits_for(
     most = max(1, min(-(-context // _LEAST_TOKENS), _MOST_WAVES * slots // max(1, programs)))
     waves = [programs * splits / slots for splits in range(1, most + 1)]
     fullness = [wave / -(-wave // 1) if wave else 1.0 for wave in waves]
-    return 1 + next(i for i, full in enumerate(fullness) if full >= _GOOD_ENOUGH * max(fullness))
+    enough = _GOOD_ENOUGH * max(fullness)
+    return 1 + next(i for i, full in enumerate(fullness) if full >= enough)
 
 
 def default_for(shape: KernelShape) -> Config:

@@ -2,7 +2,8 @@
 
 The device's time decides; the host's, from before the call until its result is there, stands beside it. On a CPU both
 are one. A GPU's queue must not run dry between the two events, or the device's time holds the host's launch: before the
-first event stands work that lasts longer than a launch does (the flush, or a spin where buffers are hot).
+first event stands work that lasts longer than a launch does: a spin, because
+a flush of a GPU's small cache may be over sooner.
 """
 
 from __future__ import annotations
@@ -53,15 +54,15 @@ class HostTimer:
 
 
 class CudaTimer:
-    """CUDA events around a call; `before` is queued ahead of the first one, a spin where nothing is."""
+    """CUDA events around a call; `before` and a spin are queued ahead of the first one."""
 
     def __init__(self, before: Call | None = None) -> None:
-        self._before = before or (lambda: torch.cuda._sleep(_SPIN_CYCLES))
+        self._before = before
         self._events = [torch.cuda.Event(enable_timing=True) for _ in range(2)]
 
     def __call__(self, call: Call) -> Timing:
         start, end = self._events
-        self._before()
+        self._queue_work()
         start.record()
         call()
         end.record()
@@ -71,12 +72,17 @@ class CudaTimer:
 
     def _host_time(self, call: Call) -> float:
         """Of a second call: the first one's host time would hold the work ahead of it."""
-        self._before()
+        self._queue_work()
         torch.cuda.synchronize()
         start = time.perf_counter()
         call()
         torch.cuda.synchronize()
         return time.perf_counter() - start
+
+    def _queue_work(self) -> None:
+        if self._before is not None:
+            self._before()
+        torch.cuda._sleep(_SPIN_CYCLES)
 
 
 class CacheFlush:

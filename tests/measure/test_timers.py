@@ -11,7 +11,7 @@ import torch
 from kvbench.measure import timers
 from kvbench.measure.kernel_timing import CURVE_POINTS, WarmUp, time_calls, warm_up
 from kvbench.measure.precision import MIN_CALLS, StoppingRule
-from kvbench.measure.timers import CacheFlush, HostTimer, Timing, poisoned_memory, rotating, timer_for
+from kvbench.measure.timers import CacheFlush, CudaTimer, HostTimer, Timing, poisoned_memory, rotating, timer_for
 from tests.devices.fakes import fake_host
 
 
@@ -26,6 +26,33 @@ def test_the_flush_runs_before_the_call_and_outside_its_window(monkeypatch: pyte
     timer = HostTimer(lambda: pass_time("flush", 100.0))
     assert timer(lambda: pass_time("call", 2.0)) == Timing(2.0, 2.0)
     assert events == ["flush", "call"]
+
+
+@pytest.mark.parametrize("has_flush", [True, False])
+def test_a_gpu_has_work_in_its_queue_while_the_call_is_launched(
+    monkeypatch: pytest.MonkeyPatch, has_flush: bool
+) -> None:
+    """A flush alone may be over before Python has launched anything: the spin stands behind it, before the event."""
+    events: list[str] = []
+
+    class Event:
+        def __init__(self, enable_timing: bool) -> None: ...
+
+        def record(self) -> None:
+            events.append("event")
+
+        def synchronize(self) -> None: ...
+
+        def elapsed_time(self, end: object) -> float:
+            return 2.0
+
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    monkeypatch.setattr(torch.cuda, "_sleep", lambda cycles: events.append("spin"), raising=False)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    timer = CudaTimer((lambda: events.append("flush")) if has_flush else None)
+    assert timer(lambda: events.append("call")).device_s == pytest.approx(2e-3)
+    before = ["flush", "spin"] if has_flush else ["spin"]
+    assert events == [*before, "event", "call", "event", *before, "call"]
 
 
 def test_a_flush_writes_more_than_the_last_level_cache_holds(tmp_path: Path) -> None:
