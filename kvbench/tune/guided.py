@@ -1,8 +1,8 @@
-"""Search by a surrogate: learn from what was timed, try what looks best or is worth knowing, stay near the best half
-of the time.
+"""Search by a surrogate: learn from what was timed, try what looks best or is worth knowing, now and then only
+among the neighbours of the best.
 
 1. A few configurations spread over the space (maximin over ranks), after the given ones.
-2. Trees are fitted to log time, cut off above the 75th percentile: bad is bad enough, differences among the good ones
+2. Trees are fitted to log time, cut off above the median: bad is bad enough, differences among the good ones
    are what matters. What could not be timed counts as bad, so that the surrogate learns where failures lie.
 3. The candidate with the least `mean − k · deviation` is tried next, k drawn anew from an exponential law, so that both
    greedy and curious picks occur. With a fixed chance candidates are only the neighbours of the best three.
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 
 SPREAD = 16
 TREES = 24
-CURIOSITY = 0.5
+CURIOSITY = 2.0
 """Mean of k"""
 NEAR = 0.3
 """Chance that only neighbours of the best are looked at"""
 BEST = 3
-CUT_QUANTILE = 0.75
+CUT_QUANTILE = 0.5
 GROWTH = 0.05
 CANDIDATES = 2000
 
@@ -102,8 +102,9 @@ class Guided:
         y = np.log(np.minimum(times, highest))
         y = (y - y.min()) / (y.std() + 1e-12)
         features = self._space.features
-        tries = max(3, features.shape[1] // 3)
-        forest = fit(features[self._places], y, trees=TREES, tries=tries, seed=int(self._random.integers(1 << 30)))
+        forest = fit(
+            features[self._places], y, trees=TREES, tries=features.shape[1], seed=int(self._random.integers(1 << 30))
+        )
         return predict(forest, features[candidates])
 
     def _least(

@@ -41,15 +41,20 @@ def replay(recording: Recording, strategy: str, seeds: Sequence[int], evaluation
     longest = min(max(scored, max(SHOWN)), len(recording.space))
     slowest = float(recording.times[np.isfinite(recording.times)].max())
     curves = np.array([best_so_far(play(recording, strategy, seed, longest), slowest) for seed in seeds])
-    single = [score(recording, curve[None], scored) for curve in curves]
+    return played(recording, strategy, curves, scored)
+
+
+def played(recording: Recording, strategy: str, curves: NDArray[np.float64], evaluations: int) -> Replayed:
+    """What searches came to whose best so far is `curves` `[seeds, at least evaluations]`."""
+    single = [score(recording, curve[None], evaluations) for curve in curves]
     return Replayed(
         space=recording.name,
         strategy=strategy,
         configurations=len(recording.space),
         failed=recording.failed,
-        evaluations=scored,
+        evaluations=evaluations,
         seeds=len(curves),
-        score=score(recording, curves, scored),
+        score=score(recording, curves, evaluations),
         score_error=float(np.std(single, ddof=1) / np.sqrt(len(single))) if len(single) > 1 else float("nan"),
         shares=shares(recording, curves, SHOWN),
     )

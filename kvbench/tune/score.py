@@ -60,10 +60,13 @@ def best_so_far(times: Floats, slowest: float) -> Floats:
 
 
 def score(recording: Recording, curves: Floats, evaluations: int) -> float:
-    """P of `curves` `[seeds, at least evaluations]`, each best so far."""
+    """P of `curves` `[seeds, at least evaluations]`, each best so far. Left out is n from which on random search has
+    the optimum for certain (as in a space of a few configurations); NaN when that is all."""
     expected = random_curve(recording.times, evaluations)
     reached = curves[:, :evaluations].mean(axis=0)
-    return float(((expected - reached) / (expected - recording.best)).mean())
+    room = expected - recording.best
+    is_open = room > 1e-9 * recording.best
+    return float(((expected - reached)[is_open] / room[is_open]).mean()) if is_open.any() else float("nan")
 
 
 def shares(recording: Recording, curves: Floats, at: Sequence[int]) -> dict[int, float]:

@@ -44,6 +44,21 @@ def test_gzip_is_the_same(tmp_path: Path) -> None:
         '{"cache": {"1": {"time": 1.0}}, "tune_params_keys": ["a"]}',
         '{"cache": {"1": {"a": 1, "time": "CompilationFailedConfig"}}, "tune_params_keys": ["a"]}',
         '{"results": [{"configuration": {"a": 1}, "invalidity": "compile"}]}',
+        '{"results": ["x"]}',
+        '{"results": [{"measurements": []}]}',
+        '{"results": [{"configuration": {}, "measurements": []}]}',
+        '{"results": [{"configuration": {"a": 1}, "measurements": "time"}]}',
+        '{"cache": {"1": "x"}, "tune_params_keys": ["a"]}',
+        '{"cache": {"1": {"a": 1, "time": 1.0}}}',
+        '{"cache": {"1": {"a": 1, "time": 1.0}}, "tune_params_keys": "a"}',
+        '{"cache": {"1": {"a": 1, "time": 1.0}}, "tune_params_keys": ["a"], "objective": 3}',
+        '{"cache": {"1": {"a": 1, "time": 1.0}, "2": {"a": 2, "time": -1}}, "tune_params_keys": ["a"]}',
+        '{"cache": {"1": {"a": 1, "time": 1.0}, "2": {"a": 2, "time": 0}}, "tune_params_keys": ["a"]}',
+        '{"cache": {"1": {"a": 1, "time": 1.0}, "2": {"a": 1, "time": 2.0}}, "tune_params_keys": ["a"]}',
+        '{"cache": {"1": {"a": [1], "time": 1.0}}, "tune_params_keys": ["a"]}',
+        '{"cache": {"1": {"a": null, "time": 1.0}, "2": {"a": 1, "time": 1.0}}, "tune_params_keys": ["a"]}',
+        '{"cache": {"1": {"a": NaN, "time": 1.0}}, "tune_params_keys": ["a"]}',
+        "[" * 100_000,
     ],
 )
 def test_what_is_no_recorded_space_is_refused_with_a_hint(text: str, tmp_path: Path) -> None:
@@ -61,6 +76,33 @@ def test_a_cut_gzip_and_a_missing_file_are_refused(tmp_path: Path) -> None:
         read_recording(path)
     with pytest.raises(UsageError, match="cannot read"):
         read_recording(tmp_path / "nowhere.json")
+
+
+def test_a_damaged_gzip_is_refused(tmp_path: Path) -> None:
+    path = write_cache(tmp_path / "x.json", valley())
+    packed = bytearray(gzip.compress(path.read_bytes()))
+    packed[40:400] = bytes(360)
+    path.write_bytes(packed)
+    with pytest.raises(UsageError, match="gzip"):
+        read_recording(path)
+
+
+def test_what_is_no_time_counts_as_failed_and_unknown_fields_are_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "x.json"
+    times = ["1.5", "NaN", "Infinity", "1e20", "true", "null", '"CompilationFailedConfig"', "9" * 400]
+    entries = ", ".join(f'"{a}": {{"a": {a}, "time": {time}, "watts": [1]}}' for a, time in enumerate(times))
+    path.write_text(f'{{"schema": 9, "tune_params_keys": ["a"], "cache": {{{entries}}}}}')
+    found = read_recording(path)
+    assert (len(found.times), found.failed, found.best) == (8, 7, 1.5)
+
+
+def test_t4_with_unknown_fields_and_unknown_failures_is_read(tmp_path: Path) -> None:
+    good = {"configuration": {"a": 1}, "new": {}, "measurements": [{"name": "time", "value": 2, "new": 1}, {"new": 1}]}
+    bad = good | {"configuration": {"a": 2}, "invalidity": "melted"}
+    path = tmp_path / "x.json"
+    path.write_text(json.dumps({"schema_version": "99", "results": [good, bad], "new": 1}))
+    found = read_recording(path)
+    assert (found.best, found.failed) == (2.0, 1)
 
 
 def test_replay_prints_a_table_for_each_space_and_strategy(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
