@@ -6,8 +6,8 @@
 FILE is a cache file of Kernel Tuner, plain or gzip. Kernel Tuner is no dependency; it is run by a Python that has it:
 `python -m venv kt && kt/bin/pip install kernel_tuner`. Without --kernel-tuner only ours run.
 
-P is the score of `kvbench tune replay` over N evaluations: what the score asks for, or --evaluations. In the last columns
-is the median over seeds of optimum / best of the first 25, 50, 100 and 200. A search that ends early keeps its best.
+P is the score of `kvbench tune replay` over N evaluations: what the score asks for, or --evaluations. The last columns:
+the median over seeds of optimum / best of the first 25, 50, 100 and 200. A search that ends early keeps its best.
 """
 
 from __future__ import annotations
