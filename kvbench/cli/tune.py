@@ -58,7 +58,7 @@ for _command in (show, diff, export, import_):
 @format_option
 @click.pass_context
 def run(ctx: click.Context, /, kernel: str | None, form: str, **options: Any) -> int:
-    """Search KERNEL's configurations on this machine: decode_numba on a CPU.
+    """Search KERNEL's configurations on this machine: decode_numba on a CPU; decode, prefill or mla on a CUDA device.
 
     Every configuration is checked against the reference in a process of its own before it is timed. The best are
     measured again in fresh processes, and a winner that beats the default beyond noise is kept for later sweeps.
@@ -67,7 +67,7 @@ def run(ctx: click.Context, /, kernel: str | None, form: str, **options: Any) ->
     With --compile-only nothing is launched and no GPU is needed: every configuration of KERNEL (decode, prefill, mla,
     write, copy) is compiled for --target. Dropped are those that do not compile, do not fit, spill registers, or are
     another one's machine code; the rest is ranked by a model of bytes and occupancy. The table leaves out those that
-    the shape rules out.
+    the shape rules out. Exits 1 when none is worth timing.
 
     \b
     Examples:
@@ -96,8 +96,8 @@ def _compile(kernel: str | None, form: str, options: dict[str, Any], given: set[
         raise UsageError("--compile-only takes one shape at a time", hint="one --batch and one --context")
     wanted = {name: options[name] for name in ("target", "gpu", "jobs", "timeout_s")}
     out = options["out"]
-    print_static_report(kernel, shapes[0], **wanted, out=Path(out) if out else None, form=form)
-    return ExitCode.OK
+    kept = print_static_report(kernel, shapes[0], **wanted, out=Path(out) if out else None, form=form)
+    return ExitCode.OK if kept else ExitCode.NO
 
 
 def _refuse_shapes_twice(options: dict[str, Any], given: set[str]) -> None:

@@ -93,8 +93,9 @@ def print_static_report(
     timeout_s: float,
     out: Path | None,
     form: str,
-) -> None:
-    """Compile, judge, print; with `out` also write the report and what the compiler said of those that failed."""
+) -> int:
+    """Compile, judge, print; with `out` also write the report and what the compiler said of those that failed. How many
+    configurations are worth timing."""
     from kvbench.console import say
     from kvbench.store.files import make_folder, write_errors
     from kvbench.tune.static_report import static_report, write_report
@@ -114,6 +115,7 @@ def print_static_report(
     if out is not None:
         for path in write_report(report, out):
             say(f"written: {path}")
+    return report.counts.get("kept", 0)
 
 
 def emit_static(form: str, report: StaticReport) -> None:

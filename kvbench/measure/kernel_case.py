@@ -21,7 +21,8 @@ from kvbench.engine.batch import StepBatch
 from kvbench.engine.calibration import Magnitudes, needs_scales
 from kvbench.engine.kvstore.scales import TensorScales
 from kvbench.engine.kvstore.store import KVStore
-from kvbench.measure.kernel_geometry import buffer_sets, one_layer
+from kvbench.engine.model import WEIGHT_DTYPES
+from kvbench.measure.kernel_geometry import buffer_sets, one_layer, query_dtype
 from kvbench.measure.kernel_timing import time_calls, warm_up
 from kvbench.measure.measured import Measured
 from kvbench.measure.precision import StoppingRule
@@ -132,6 +133,7 @@ def build(kernel: KernelSettings, device: str, seed: int) -> KernelSetup:
     keys = torch.randn(shape, generator=generator)
     values = torch.randn(shape, generator=generator)
     queries = torch.randn((kernel.batch, kernel.query_heads, kernel.head_dim), generator=generator)
+    queries = queries.to(WEIGHT_DTYPES[query_dtype(kernel, torch.device(device).type)])
     store = KVStore(
         geometry,
         kernel.kv_dtype,

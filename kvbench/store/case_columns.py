@@ -29,6 +29,9 @@ IDENTITY_COLUMNS = (
     Column("attention_backend", "string", "", "The attention kernel that ran, as resolved."),
     Column("tuned", "string", "", "JSON: layer group → tuned kernel configuration; missing where the default ran."),
     Column("weight_dtype_resolved", "string", "", "Weights as computed with."),
+    Column(
+        "query_dtype", "string", "", "Queries of a kernel case: fp32 on a CPU; on CUDA bf16, or fp32 beside fp32 KV."
+    ),
     Column("cache_dtype", "string", "", "K and V as stored."),
     Column("kv_scale_digest", "string", "", "Digest of the static KV scales; missing where the blocks have theirs."),
     Column("workload_digest", "string", "", "The requests that were run, in `workload.parquet`."),

@@ -12,7 +12,7 @@ from kvbench.engine.speculation.geometry import check_draft
 from kvbench.errors import CannotRunError, UsageError
 from kvbench.geometry.model import ModelGeometry
 from kvbench.measure.job import CaseJob
-from kvbench.measure.kernel_geometry import one_layer
+from kvbench.measure.kernel_geometry import one_layer, query_dtype
 from kvbench.spec.cases import Case, expand
 from kvbench.spec.engine import EngineSettings
 from kvbench.spec.fields import Settings
@@ -118,6 +118,7 @@ class _Planner:
             **_tuned_column(tuned),
             **setting_row({"kernel": kernel, "measure": suite.measure}),
             **case.axes,
+            "query_dtype": query_dtype(kernel, self._plan.machine.device.kind),
         }
         job = self._job(case, columns, geometry, {"kernel": kernel.model_dump(mode="json")}, tuned=tuned)
         return PlannedCase(case, job, label, memory, refusal=does_not_fit(memory, self._plan.machine))

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from kvbench.errors import UsageError
 from kvbench.geometry.dtypes import scales_per_token, storage_dtype
 from kvbench.geometry.memory import kv_bytes_per_token
+from kvbench.measure.kernel_geometry import query_dtype
 from kvbench.tuned.files import read_store
-from kvbench.tuned.key import device_label, key_of, layer_label
+from kvbench.tuned.kernels import KERNELS, PREFILL, TunedKernel, kernel_of
+from kvbench.tuned.key import device_label, key_of, layer_label, prefill_label
 from kvbench.tuned.table import Match, TunedTable, retune_hint
 from kvbench.tuned.winner import Winner, table_digest
 from kvbench_kernels.specs import KernelShape
@@ -21,12 +25,6 @@ if TYPE_CHECKING:
     from kvbench.sweep.machine import Machine
     from kvbench.workload.build import Workload
 
-KERNELS = {
-    "numba": ("decode_numba", "kvbench_kernels.decode_numba", "numba"),
-    "triton": ("decode", "kvbench_kernels.decode_triton", "triton"),
-}
-"""Attention backend → kernel, its page, and its compiler"""
-
 
 class TunedConfigurations:
     """Looks up what cases ask for, and remembers what was used and what was stale.
@@ -37,19 +35,20 @@ class TunedConfigurations:
         self.is_on = is_on and not machine.is_virtual
         found = read_store() if self.is_on else None
         self._table = found.table if found else TunedTable()
+        self._kind = machine.device.kind
         self._device = device_label(machine.device.kind, machine.device.name, threads)
         self._used: dict[str, Winner] = {}
         self._notes: dict[str, None] = dict.fromkeys(found.problems if found else ())
 
     def of_kernel(self, kernel: KernelSettings, geometry: ModelGeometry) -> dict[str, dict[str, Any]]:
         """Group label → configuration, of a kernel case; empty where the defaults run."""
-        shapes = {_label(geometry.groups[0]): kernel_case_shape(kernel)}
+        shapes = {_label(geometry.groups[0]): kernel_case_shape(kernel, self._kind)}
         return self._of(kernel.attention, shapes)
 
     def of_engine(
         self, engine: EngineSettings, geometry: ModelGeometry, workload: Workload
     ) -> dict[str, dict[str, Any]]:
-        """The same of an engine case, one for each of its layer groups."""
+        """The same of an engine case, one for each of its layer groups, and of prefill where it has a kernel."""
         return self._of(engine.attention, engine_case_shapes(engine, geometry, workload))
 
     def facts(self) -> dict[str, Any]:
@@ -71,28 +70,42 @@ class TunedConfigurations:
             yield f"tuned: {fact['kernel']} tuned for {fact['shape']} runs with {values}"
 
     def _of(self, backend: str, shapes: dict[str, KernelShape]) -> dict[str, dict[str, Any]]:
-        if backend not in KERNELS:
-            return {}
-        kernel, page, compiler = KERNELS[backend]
         found = {}
         for label, shape in shapes.items():
-            key = key_of(kernel, page, compiler, self._device, shape)
+            kernel = kernel_of(backend, shape)
+            if kernel is None:
+                continue
+            key = key_of(kernel.name, kernel.page, kernel.compiler, self._device, shape)
             match = self._table.look_up(key)
-            if match is not None:
+            if match is not None and self._can_run(match.winner, kernel, shape):
                 found[label] = self._use(match)
             for text in self._table.stale(key) if match is None else ():
                 self._notes[f"{text}; not used. Re-tune with {retune_hint(key)}"] = None
         return found
+
+    def _can_run(self, winner: Winner, kernel: TunedKernel, shape: KernelShape) -> bool:
+        """Whether a Triton kernel takes the configuration for this shape; noted where it does not (the store's files
+        can be edited)."""
+        if kernel.compiler != "triton":
+            return True
+        from kvbench.engine.attention.triton_configs import launch_of
+
+        try:
+            launch_of(kernel.page, winner.configuration, shape)
+        except UsageError as error:
+            self._notes[f"{kernel.name} for {winner.key.label}: {error.message}; not used, the default runs"] = None
+            return False
+        return True
 
     def _use(self, match: Match) -> dict[str, Any]:
         self._used[match.winner.key.digest] = match.winner
         return dict(match.winner.configuration)
 
 
-def kernel_case_shape(kernel: KernelSettings) -> KernelShape:
-    """The shape of a kernel case, its `attention` resolved."""
+def kernel_case_shape(kernel: KernelSettings, device: str) -> KernelShape:
+    """The shape of a kernel case on a kind of device, its `attention` resolved."""
     return KernelShape(
-        query_dtype="fp32",
+        query_dtype=query_dtype(kernel, device),
         kv_dtype=kernel.kv_dtype,
         has_block_scales=_has_block_scales(kernel.kv_dtype, kernel.kv_scales),
         block_size=kernel.block_size,
@@ -107,30 +120,49 @@ def kernel_case_shape(kernel: KernelSettings) -> KernelShape:
 
 
 def engine_case_shapes(engine: EngineSettings, geometry: ModelGeometry, workload: Workload) -> dict[str, KernelShape]:
-    """Group label → the decode that an engine case spends its time on, `kv_memory` and `attention` resolved.
+    """Group label → the decode that an engine case spends its time on, `kv_memory` and `attention` resolved; and the
+    same groups' prefill where it has a kernel that can be tuned.
 
-    Context: the mean over decoded tokens. Batch: as many sequences as the settings, the requests and the pool allow."""
+    Decode: the mean context over decoded tokens, as many sequences as the settings, the requests and the pool allow.
+    Prefill: prompts of the mean length, in chunks of what a step may take."""
     batch, context = _typical(engine, geometry, workload)
     rank = geometry.latent.kv_lora_rank if geometry.latent else 0
-    return {
-        _label(group, rank): KernelShape(
-            query_dtype=engine.weight_dtype if engine.attention == "triton" else "fp32",
-            kv_dtype=engine.kv_dtype,
-            has_block_scales=_has_block_scales(engine.kv_dtype, engine.kv_scales),
-            block_size=engine.block_size,
-            query_heads=geometry.query_heads,
-            kv_heads=group.kv_heads,
-            k_dim=group.k_head_dim,
-            v_dim=rank if group.kind == "latent" else group.v_head_dim,
-            layout=engine.kv_layout,
-            batch=batch,
-            context=context,
-            has_window=group.kind == "window",
-            has_sinks=geometry.attention_sinks,
-            has_cap=geometry.score_cap is not None,
-        )
-        for group in geometry.groups
+    found = {
+        _label(group, rank): _group_shape(engine, geometry, group, rank, batch, context) for group in geometry.groups
     }
+    if PREFILL in KERNELS.get(engine.attention, {}) and workload.requests:
+        prompt = round(sum(r.input_tokens for r in workload.requests) / len(workload.requests))
+        tokens = max(2, min(prompt, engine.max_batch_tokens))
+        count = max(1, min(engine.max_sequences, engine.max_batch_tokens // tokens))
+        found |= {
+            prefill_label(_label(group, rank)): replace(
+                found[_label(group, rank)], batch=count, context=max(prompt, tokens), query_tokens=tokens
+            )
+            for group in geometry.groups
+            if group.kind != "latent"
+        }
+    return found
+
+
+def _group_shape(
+    engine: EngineSettings, geometry: ModelGeometry, group: LayerGroup, rank: int, batch: int, context: int
+) -> KernelShape:
+    return KernelShape(
+        query_dtype=engine.weight_dtype if engine.attention == "triton" else "fp32",
+        kv_dtype=engine.kv_dtype,
+        has_block_scales=_has_block_scales(engine.kv_dtype, engine.kv_scales),
+        block_size=engine.block_size,
+        query_heads=geometry.query_heads,
+        kv_heads=group.kv_heads,
+        k_dim=group.k_head_dim,
+        v_dim=rank if group.kind == "latent" else group.v_head_dim,
+        layout=engine.kv_layout,
+        batch=batch,
+        context=context,
+        has_window=group.kind == "window",
+        has_sinks=geometry.attention_sinks,
+        has_cap=geometry.score_cap is not None,
+    )
 
 
 def _typical(engine: EngineSettings, geometry: ModelGeometry, workload: Workload) -> tuple[int, int]:

@@ -48,7 +48,7 @@ def pool_bytes(shape: KernelShape) -> int:
 
 def bytes_per_call(shape: KernelShape) -> int:
     """K, V and their scales of all tokens that are seen, queries in and outputs out in the query's dtype."""
-    seen = min(shape.context, WINDOW) if shape.has_window else shape.context
+    seen = min(shape.context, WINDOW + shape.query_tokens - 1) if shape.has_window else shape.context
     itemsize = 4 if shape.query_dtype == "fp32" else 2
     rows = shape.batch * shape.query_heads * shape.query_tokens
     return int(shape.batch * seen * _token_bytes(shape)) + rows * (shape.k_dim + shape.v_dim) * itemsize

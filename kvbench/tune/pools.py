@@ -35,10 +35,12 @@ REFERENCE_ELEMENTS = 1 << 25
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Decode queries `[S, query_heads, k_dim]` float32, block tables `[S, width]` and lengths `[S]` int32;
-    `expected` `[S, query_heads, v_dim]` float64."""
+    """Queries `[T, query_heads, k_dim]` float32, of sequence s the rows starts[s] to starts[s + 1], its last tokens;
+    block tables `[S, width]`, lengths `[S]` and starts `[S + 1]` int32; `expected` `[T, query_heads, v_dim]` float64.
+    In decode every sequence has one row."""
 
     queries: Tensor
+    starts: NDArray[np.int32]
     tables: NDArray[np.int32]
     lengths: NDArray[np.int32]
     expected: Tensor
@@ -84,10 +86,11 @@ def fill(shape: KernelShape, device: str, seed: int) -> Pool:
     timed, edge = (slice(0, shape.batch), slice(shape.batch, None))
     batches = tuple(
         Batch(
-            torch.stack(queries[part]).to(device),
+            torch.cat(queries[part]).to(device),
+            np.cumsum([0, *(len(q) for q in queries[part])], dtype=np.int32),
             np.ascontiguousarray(tables[part]),
             np.array(lengths[part], np.int32),
-            torch.stack(expected[part]),
+            torch.cat(expected[part]),
         )
         for part in (timed, edge)
     )
@@ -119,12 +122,14 @@ def _tables(widths: list[int], rng: np.random.Generator, num_blocks: int) -> NDA
 
 
 def _contents(shape: KernelShape, length: int, seed: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Queries `[n, query_heads, k_dim]` (in prefill no more than there are tokens), K and V of the tokens."""
     generator = torch.Generator().manual_seed(seed)
     v_dim = 0 if one_layer(shape).latent is not None else shape.v_dim
-    q = torch.randn((shape.query_heads, shape.k_dim), generator=generator).to(QUERY_DTYPES[shape.query_dtype]).float()
+    count = 1 if shape.query_tokens == 1 else min(shape.query_tokens, length)
+    q = torch.randn((count, shape.query_heads, shape.k_dim), generator=generator)
     k = torch.randn((length, shape.kv_heads, shape.k_dim), generator=generator)
     v = torch.randn((length, shape.kv_heads, v_dim), generator=generator)
-    return q, k, v
+    return q.to(QUERY_DTYPES[shape.query_dtype]).float(), k, v
 
 
 def _write(store: KVStore, k: Tensor, v: Tensor, table: NDArray[np.int32], device: str) -> None:
@@ -137,20 +142,24 @@ def _write(store: KVStore, k: Tensor, v: Tensor, table: NDArray[np.int32], devic
 def _attention(
     shape: KernelShape, store: KVStore, q: Tensor, table: NDArray[np.int32], length: int, sinks: Tensor | None
 ) -> Tensor:
-    """float64 attention `[query_heads, v_dim]` over what is stored, one KV head at a time; length 0 gives zeros."""
-    group = shape.query_heads // shape.kv_heads
-    out = torch.zeros((shape.query_heads, shape.v_dim), dtype=torch.float64)
+    """float64 causal attention `[n, query_heads, v_dim]` of the last n tokens over what is stored, one KV head at a
+    time; length 0 gives zeros."""
+    group, count = shape.query_heads // shape.kv_heads, len(q)
+    out = torch.zeros((count, shape.query_heads, shape.v_dim), dtype=torch.float64)
     if length == 0:
         return out
-    first = max(0, length - WINDOW) if shape.has_window else 0
+    first = max(0, length - count + 1 - WINDOW) if shape.has_window else 0
     k, v = store.gather(0, torch.from_numpy(table).to(store.device), length, first)
+    token, own = torch.arange(first, length), torch.arange(length - count, length)[:, None]
+    is_hidden = (token > own) | (token <= own - (WINDOW if shape.has_window else length))
     for h in range(shape.kv_heads):
         rows = slice(h * group, (h + 1) * group)
-        scores = q[rows].double() @ k[h].double().cpu().T * shape.k_dim**-0.5
+        scores = torch.einsum("ngd,td->ngt", q[:, rows].double(), k[h].double().cpu()) * shape.k_dim**-0.5
         if shape.has_cap:
             scores = CAP * (scores / CAP).tanh()
+        scores.masked_fill_(is_hidden[:, None, :], -torch.inf)
         if sinks is not None:
-            scores = torch.cat([scores, sinks[rows, None].double()], dim=1)
-        weights = scores.softmax(1)[:, : length - first]
-        out[rows] = weights @ v[h, :, : shape.v_dim].double().cpu()
+            scores = torch.cat([scores, sinks[rows].double()[None, :, None].expand(count, -1, 1)], dim=2)
+        weights = scores.softmax(2)[..., : length - first]
+        out[:, rows] = torch.einsum("ngt,td->ngd", weights, v[h, :, : shape.v_dim].double().cpu())
     return out

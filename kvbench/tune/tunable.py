@@ -18,7 +18,9 @@ if TYPE_CHECKING:
 
 TUNABLES = {
     "decode_numba": "kvbench.tune.decode_cpu:DecodeNumba",
-    "decode": "kvbench.tune.decode_gpu:DecodeTriton",
+    "decode": "kvbench.tune.triton_tunable:DecodeTriton",
+    "prefill": "kvbench.tune.triton_tunable:PrefillTriton",
+    "mla": "kvbench.tune.triton_tunable:MlaTriton",
 }
 """Name → where; all of a kernel's search lives behind it."""
 

@@ -1,4 +1,5 @@
-"""What a tuned configuration is for: kernel and source, device, compiler, shape; batch and context by power of two."""
+"""What a tuned configuration is for: kernel and source, device, compiler, shape; batch, context and query tokens by
+power of two."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ BUCKETED = ("batch", "context")
 
 @dataclass(frozen=True, slots=True)
 class TunedKey:
-    """One place in the table. `batch` and `context` are powers of two, see `bucket`."""
+    """One place in the table. `batch`, `context` and `query_tokens` are powers of two, see `bucket`."""
 
     kernel: str
     source: str
@@ -61,7 +62,8 @@ class TunedKey:
         heads += f"+{self.v_dim}" if self.v_dim != self.k_dim else ""
         rules = "".join(f", {name}" for name in ("window", "sinks", "cap") if getattr(self, f"has_{name}"))
         stored = f"{self.kv_dtype}, block {self.block_size}, {heads}, {self.layout}"
-        return f"{stored}, batch {self.batch} × {self.context}{rules}"
+        asked = f", {self.query_tokens} query tokens" if self.query_tokens > 1 else ""
+        return f"{stored}, batch {self.batch} × {self.context}{asked}{rules}"
 
 
 def bucket(count: int) -> int:
@@ -73,7 +75,7 @@ def key_of(kernel: str, page: str, compiler: str, device: str, shape: KernelShap
     """The place of a shape on this machine; `device` as `device_label` has it."""
     known = {field.name for field in fields(TunedKey)}
     facts: dict[str, Any] = {name: value for name, value in asdict(shape).items() if name in known}
-    facts |= {name: bucket(facts[name]) for name in BUCKETED}
+    facts |= {name: bucket(facts[name]) for name in (*BUCKETED, "query_tokens")}
     return TunedKey(
         kernel=kernel, source=source_digest(page), device=device, compiler=compiler_version(compiler), **facts
     )
@@ -83,6 +85,11 @@ def layer_label(kind: str, kv_heads: int, k_dim: int, v_dim: int) -> str:
     """How a case's configurations name the layers that they are for: `full 8x128+128`; the kind is of the layer group,
     `v_dim` of a latent layer the part of its row that is V."""
     return f"{kind} {kv_heads}x{k_dim}+{v_dim}"
+
+
+def prefill_label(label: str) -> str:
+    """The name of the same layers' prefill, where it has a kernel of its own."""
+    return f"prefill {label}"
 
 
 def device_label(kind: str, name: str, threads: int) -> str:

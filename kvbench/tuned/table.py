@@ -70,6 +70,7 @@ def retune_hint(key: TunedKey) -> str:
     words = [f"kvbench tune {key.kernel}", f"--batch {key.batch} --context {key.context}"]
     words += [f"--block-size {key.block_size} --kv-dtype {key.kv_dtype} --query-dtype {key.query_dtype}"]
     words += [f"--layout {key.layout} --heads {key.query_heads}/{key.kv_heads} --head-dim {dims}"]
+    words += [f"--query-tokens {key.query_tokens}"] if key.query_tokens > 1 else []
     words += [] if key.has_block_scales else ["--kv-scales tensor-absmax"] if key.kv_dtype in NARROW else []
     words += [f"--{name}" for name in ("window", "sinks", "cap") if getattr(key, f"has_{name}")]
     return " ".join(words)

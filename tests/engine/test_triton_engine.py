@@ -4,6 +4,7 @@ KV; the store writes and copies by the Triton kernels too. And padded decode ste
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import asdict
 from functools import cache
 from typing import Any
 
@@ -15,6 +16,7 @@ from kvbench.engine.kvstore.block_copies import TritonCopies
 from kvbench.engine.kvstore.triton_io import TritonIO
 from kvbench.engine.model import Model
 from kvbench.engine.telemetry import StepRecord
+from kvbench.errors import UsageError
 from kvbench.geometry.memory import block_bytes
 from kvbench.geometry.resolve import resolve_model
 from kvbench.spec.engine import EngineSettings
@@ -84,8 +86,9 @@ def engine_of(model: Model, attention: str, **more: Any) -> Engine:
         "max_batch_tokens": 16,
         "max_sequences": 4,
     }
+    tuned = more.pop("tuned", None)
     settings = EngineSettings.model_validate({**defaults, **more, "attention": attention})
-    return Engine(model, settings, max_context=48, check=True)
+    return Engine(model, settings, max_context=48, check=True, tuned=tuned)
 
 
 def answered(engine: Engine) -> tuple[list[list[int]], list[StepRecord]]:
@@ -108,6 +111,57 @@ def test_greedy_tokens_equal_those_of_the_torch_backend(models: Callable[[str], 
     expected, _ = answered(engine_of(model, "torch", **more))
     assert tokens == expected
     assert {event: sum(getattr(step, event) for step in steps) > 0 for event in events} == dict.fromkeys(events, True)
+
+
+TUNED: dict[str, dict[str, dict[str, Any]]] = {
+    "mistral fp32": {
+        "window 2x16+16": {"tile": 16, "warps": 2, "stages": 2, "head_rows": 16, "splits": 2},
+        "prefill window 2x16+16": {"rows": 32, "tile": 16, "warps": 4, "stages": 3},
+    },
+    "deepseek-v3 fp32": {"latent 1x40+32": {"rows": 16, "tile": 32, "warps": 4, "stages": 3, "splits": 3}},
+}
+
+
+@pytest.mark.parametrize("name", TUNED)
+def test_a_tuned_configuration_is_what_is_launched_and_changes_no_token(
+    models: Callable[[str], Model], name: str
+) -> None:
+    """Every launch of decode, latent decode and prefill has the configuration, and the splits, of its layers' label."""
+    model, (more, _) = models(name.split()[0]), SETTINGS[name]
+    engine = engine_of(model, "triton", **more, tuned=TUNED[name])
+    launched: dict[str, set[tuple[Any, ...]]] = {}
+    backend: Any = engine.attention
+    for kernel in ("_decode_heads", "_prefill_heads", "_latent"):
+        setattr(backend, kernel, _noting(getattr(backend, kernel), kernel, launched))
+    tokens, _ = answer(engine, PROMPTS[:1], OUTPUT)
+    expected, _ = answer(engine_of(model, "torch", **more), PROMPTS[:1], OUTPUT)
+    assert tokens == expected
+    wanted = {tuple(fields.values()) for fields in TUNED[name].values()}
+    assert set().union(*launched.values()) - {()} == wanted
+
+
+def _noting(launch: Any, kernel: str, launched: dict[str, set[tuple[Any, ...]]]) -> Any:
+    """The kernel, and its configurations with their splits (not for prefill, which has none) in `launched`."""
+
+    def noted(*args: Any, **more: Any) -> None:
+        fields = () if more.get("config") is None else tuple(asdict(more["config"]).values())
+        splits = (more["splits"],) if "splits" in more else ()
+        launched.setdefault(kernel, set()).add((*fields, *splits))
+        launch(*args, **more)
+
+    return noted
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [({"tile": 24}, "power of two"), ({"tiles": 16}, "tiles"), ({"splits": -1}, "splits"), ({"tile": 16.0}, "whole")],
+)
+def test_a_configuration_that_the_kernel_cannot_run_is_refused(
+    models: Callable[[str], Model], fields: dict[str, Any], said: str
+) -> None:
+    engine = engine_of(models("mistral"), "triton", block_size=4, tuned={"window 2x16+16": fields})
+    with pytest.raises(UsageError, match=said):
+        answer(engine, PROMPTS[:1], 2)
 
 
 def padding_engine(model: Model, **more: Any) -> tuple[Engine, GraphedDecode, list[int]]:

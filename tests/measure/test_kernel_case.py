@@ -42,6 +42,17 @@ def test_bytes_are_those_of_the_formula(kv_dtype: str, width: int, scale: int) -
 
 
 @pytest.mark.parametrize("attention", ["torch", "numba"])
+def test_queries_of_a_gpus_width_count_as_such_and_are_what_the_error_is_of(
+    attention: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """bf16 queries and outputs, as on CUDA: 2 bytes an element; the reference has the very same queries."""
+    monkeypatch.setattr("kvbench.measure.kernel_case.query_dtype", lambda kernel, device: "bf16")
+    row, _ = _measure(kv_dtype="bf16", attention=attention)
+    assert row["bytes_read_per_call"] == 3 * 50 * 2 * 2 * 16 * 2 + 2 * 3 * 4 * 16 * 2
+    assert 0.0 < row["error_rel_rms"] < 0.01
+
+
+@pytest.mark.parametrize("attention", ["torch", "numba"])
 def test_error_is_that_of_the_stored_form(attention: str) -> None:
     """fp32 keeps what it was given; bf16 has 8 bits of mantissa, int8 about 7 of the largest element."""
     errors = {

@@ -11,8 +11,10 @@ import pytest
 
 from kvbench.devices.host import Host
 from kvbench.spec.load import from_effective
+from kvbench.spec.suite import KernelSettings
 from kvbench.sweep.planner import make_plan
 from kvbench.sweep.run import run_plan
+from kvbench.sweep.tuned import kernel_case_shape
 from kvbench.tuned.files import keep
 from kvbench.tuned.key import device_label, key_of
 from kvbench_kernels.specs import KernelShape
@@ -109,3 +111,61 @@ def test_the_virtual_clock_looks_nothing_up() -> None:
     tuned_for(KernelShape("fp32", "fp32", False, 16, 8, 2, 64, 64, "hnd", batch=4, context=256))
     plan = planned({k: v for k, v in ENGINE.items() if k != "measure"} | {"measure": {"clock": "virtual"}})
     assert plan.to_dict()["tuned"]["is_on"] is False
+
+
+def tuned_for_triton(kernel: str, shape: KernelShape, configuration: dict[str, int]) -> None:
+    device = device_label("cpu", Host().cpu_model(), 1)
+    key = key_of(kernel, f"kvbench_kernels.{kernel}_triton", "triton", device, shape)
+    keep(winner(key, configuration))
+
+
+TRITON = {"tile": 32, "warps": 4, "stages": 2, "head_rows": 16, "splits": 2}
+PREFILL = {"rows": 32, "tile": 16, "warps": 4, "stages": 2}
+
+
+def test_a_case_of_the_triton_backend_gets_winners_of_its_decode_and_of_its_prefill(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Prompts of 40 tokens: bucket 64 of query tokens, and as many pieces as a step of 512 tokens has room for, but no
+    more than sequences. The kernels are not launched here."""
+    pytest.importorskip("triton")
+    from kvbench.geometry.resolve import resolve_model
+
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    model = resolve_model("tiny-llama")
+    (group,) = model.groups
+    heads = (model.query_heads, group.kv_heads, group.k_head_dim, group.v_head_dim)
+    decode = KernelShape("fp32", "fp32", False, 16, *heads, "hnd", batch=4, context=64)
+    tuned_for_triton("decode", decode, TRITON)
+    tuned_for_triton("prefill", replace(decode, batch=8, query_tokens=64), PREFILL)
+    engine = {**ENGINE["engine"], "attention": "triton", "max_batch_tokens": 320, "max_sequences": 8}
+    plan = planned({**ENGINE, "engine": engine})
+    label = f"full {heads[1]}x{heads[2]}+{heads[3]}"
+    assert plan.cases[0].job.tuned == {label: TRITON, f"prefill {label}": PREFILL}
+    used = plan.to_dict()["tuned"]["configurations"]
+    assert {one["kernel"] for one in used} == {"decode", "prefill"}
+
+
+def test_a_winner_that_its_kernel_cannot_run_is_named_and_the_default_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("triton")
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    shape = KernelShape("fp32", "fp32", False, 16, 8, 2, 64, 64, "hnd", batch=4, context=256)
+    tuned_for_triton("decode", shape, {**TRITON, "tile": 24})
+    plan = planned({**KERNEL, "kernel": {"batch": 3, "context": 200, "attention": "triton"}})
+    assert plan.cases[0].job.tuned == {}
+    assert plan.to_dict()["tuned"]["configurations"] == []
+    (line,) = plan.tuned.foreword()
+    assert "tile 24" in line
+    assert "the default runs" in line
+
+
+def test_queries_of_a_kernel_case_are_bf16_on_a_gpu_and_float32_beside_float32_kv() -> None:
+    """What is looked up is what is run: the key's dtype is the queries'."""
+    for device, kv_dtype, expected in (
+        ("cpu", "bf16", "fp32"),
+        ("cuda", "bf16", "bf16"),
+        ("cuda", "int8", "bf16"),
+        ("cuda", "fp32", "fp32"),
+    ):
+        kernel = KernelSettings(kv_dtype=kv_dtype)  # type: ignore[arg-type]
+        assert kernel_case_shape(kernel, device).query_dtype == expected

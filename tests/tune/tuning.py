@@ -22,11 +22,12 @@ def tuning(
     tmp_path: Path,
     kernel: str = "Planted",
     *,
+    module: str = "planted",
     shapes: Sequence[KernelShape] = (SHAPE,),
     session: Session | None = None,
     **plan: Any,
 ) -> Tuning:
-    reference = f"tests.tune.planted:{kernel}"
+    reference = f"tests.tune.{module}:{kernel}"
     tunable = make_tunable(reference)
     settings: dict[str, Any] = {
         "kernel": tunable.name,

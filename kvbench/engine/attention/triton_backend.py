@@ -15,8 +15,10 @@ import torch
 
 from kvbench.engine.attention.rule import PLAIN, ScoreRule
 from kvbench.engine.attention.staging import stage
+from kvbench.engine.attention.triton_configs import Launch, launch_of
 from kvbench.errors import CannotRunError
-from kvbench.tuned.key import layer_label
+from kvbench.tuned.kernels import DECODE, KERNELS, LATENT_DECODE, PREFILL
+from kvbench.tuned.key import layer_label, prefill_label
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from kvbench.engine.batch import StepBatch
+    from kvbench.engine.kvstore.layout import BlockLayout
     from kvbench.engine.kvstore.pool import LayerView
     from kvbench.engine.kvstore.store import KVStore
 
@@ -58,16 +61,22 @@ class TritonAttention:
     stores_by_triton = True
 
     def __init__(self, tuned: Mapping[str, Mapping[str, Any]] | None = None) -> None:
-        """`tuned`: label of a layer group (`tuned.key.layer_label`) → fields of a decode `Config`, and `splits`, 0 for
-        the page's own rule."""
+        """`tuned`: label of a layer group (`tuned.key.layer_label`), in prefill after `prefill`, → fields of its
+        kernel's `Config`, in decode with `splits` (0: by the page's rule). `UsageError`, when the first step comes to
+        the group, for one that its kernel cannot run."""
         from kvbench_kernels import decode_triton, mla_triton, prefill_triton, triton_runtime
 
-        self._decode_heads, self._splits_for = decode_triton.decode, decode_triton.splits_for
-        self._prefill_heads, self._latent = prefill_triton.prefill, mla_triton.mla
+        self._decode_heads, self._prefill_heads, self._latent = (
+            decode_triton.decode,
+            prefill_triton.prefill,
+            mla_triton.mla,
+        )
+        self._shape_of = prefill_triton.shape_of
         self._is_interpreted = triton_runtime.INTERPRETED
         self._no_window = triton_runtime.NO_WINDOW
         self.name = "triton-interpreted" if self._is_interpreted else "triton"
-        self._tuned = {label: _configured(decode_triton.Config, fields) for label, fields in (tuned or {}).items()}
+        self._tuned = dict(tuned or {})
+        self._launches: dict[tuple[str, int], Launch] = {}
         self._decodes: Rows | None = None
         self._pieces: Pieces | None = None
         self._windows: tuple[int | None, ...] = ()
@@ -112,17 +121,12 @@ class TritonAttention:
         self, q: Tensor, out: Tensor, rows: Rows, group: int, view: LayerView, arguments: dict[str, Any]
     ) -> None:
         layout, window = view.layout, self._windows[group]
+        launch = self._launch(LATENT_DECODE if layout.is_latent else DECODE, q, group, view, arguments)
         seen = min(rows.longest, window or rows.longest)
-        shape = (len(rows.lengths), q.shape[1], layout.kv_heads, seen, _processors(q.device))
-        label = layer_label("full" if window is None else "window", layout.kv_heads, layout.k_dim, layout.v_dim)
-        if label in self._tuned and not layout.is_latent:
-            config, splits = self._tuned[label]
-            arguments = {**arguments, "config": config}
-            splits = splits or self._splits_for(*shape, config)
-        else:
-            splits = self._splits_for(*shape)
-        common = {"tables": rows.tables[group], "lengths": rows.lengths, "out": out, "splits": splits, **arguments}
-        if view.layout.is_latent:
+        splits = launch.splits_for(len(rows.lengths), q.shape[1], layout.kv_heads, seen, _processors(q.device))
+        chosen = {"splits": splits, "config": launch.config}
+        common = {"tables": rows.tables[group], "lengths": rows.lengths, "out": out, **chosen, **arguments}
+        if layout.is_latent:
             self._latent(q, starts=None, **common)
         else:
             self._decode_heads(q, **common)
@@ -130,8 +134,34 @@ class TritonAttention:
     def _prefill(
         self, q: Tensor, out: Tensor, rows: Pieces, group: int, view: LayerView, arguments: dict[str, Any]
     ) -> None:
-        launch = self._latent if view.layout.is_latent else self._prefill_heads
-        launch(q, tables=rows.tables[group], lengths=rows.lengths, starts=rows.starts, out=out, **arguments)
+        common = {"tables": rows.tables[group], "lengths": rows.lengths, "starts": rows.starts, "out": out, **arguments}
+        if view.layout.is_latent:
+            self._latent(q, **common)
+        else:
+            self._prefill_heads(q, **common, config=self._launch(PREFILL, q, group, view, arguments).config)
+
+    def _launch(self, work: str, q: Tensor, group: int, view: LayerView, arguments: dict[str, Any]) -> Launch:
+        """The group's tuned launch, looked up and checked once; the default's where there is none."""
+        found = self._launches.get((work, group))
+        if found is None:
+            fields = self._tuned.get(self._label(work, group, view.layout))
+            found = Launch() if fields is None else self._tuned_launch(work, fields, q, group, view, arguments)
+            self._launches[work, group] = found
+        return found
+
+    def _label(self, work: str, group: int, layout: BlockLayout) -> str:
+        kind = "latent" if layout.is_latent else "full" if self._windows[group] is None else "window"
+        label = layer_label(kind, layout.kv_heads, layout.k_dim, layout.v_dim)
+        return prefill_label(label) if work == PREFILL else label
+
+    def _tuned_launch(
+        self, work: str, fields: Mapping[str, Any], q: Tensor, group: int, view: LayerView, arguments: dict[str, Any]
+    ) -> Launch:
+        layout, has_window = view.layout, self._windows[group] is not None
+        sizes = (layout.kv_heads, layout.k_dim, layout.v_dim, layout.block_size)
+        tokens = 0 if work == PREFILL else 1
+        shape = self._shape_of(q, view.elements, view.scales, *sizes, has_window, arguments["cap"] > 0, tokens)
+        return launch_of(KERNELS["triton"][work].page, fields, shape)
 
     def _arguments(self, view: LayerView, window: int | None, rule: ScoreRule) -> dict[str, Any]:
         """What every launch takes; a static scale of K goes into the score's, V's onto the result."""
@@ -169,11 +199,6 @@ def to_device(parts: Sequence[NDArray[np.int32]], device: torch.device) -> list[
     return [
         there[start : start + part.size].view(part.shape) for part, start in zip(parts, starts.tolist(), strict=False)
     ]
-
-
-def _configured(make: Any, fields: Mapping[str, Any]) -> tuple[Any, int]:
-    """A page's configuration, and the number of splits."""
-    return make(**{name: value for name, value in fields.items() if name != "splits"}), int(fields.get("splits", 0))
 
 
 @lru_cache
