@@ -167,7 +167,8 @@ def _log(error: BaseException) -> Path | str:
     path = log_dir() / f"error-{time.strftime('%Y%m%dT%H%M%S')}-{os.getpid()}.log"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(f"kvbench {__version__}\n{' '.join(sys.argv)}\n{text}")
+        told = f"kvbench {__version__}\n{' '.join(sys.argv)}\n{text}"
+        path.write_text(told, encoding="utf-8", errors="backslashreplace")
     except OSError:
         sys.stderr.write(text)
         return "the traceback above"

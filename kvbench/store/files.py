@@ -115,6 +115,15 @@ def make_folder(path: Path) -> Path:
     return path
 
 
+def is_utf8(path: Path) -> bool:
+    """Whether the name has only whole characters; Linux takes any bytes."""
+    try:
+        str(path.absolute()).encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def remove(path: Path) -> None:
     """Remove a file or a folder; one that is gone already is fine."""
     if path.is_dir() and not path.is_symlink():
@@ -142,7 +151,10 @@ def to_text(value: Any) -> str:
 def read_json(path: Path) -> dict[str, Any]:
     """A JSON object from a file; `DataError` naming the file when it is missing or damaged."""
     try:
-        found = json.loads(path.read_text(encoding="utf-8"), parse_float=_finite, parse_constant=_finite)
+        text = path.read_text(encoding="utf-8")
+        found = json.loads(text, parse_float=_finite, parse_constant=_finite)
+        if "\\ud" in text.lower():
+            json.dumps(found, ensure_ascii=False).encode()  # half a character cannot be written anywhere: a ValueError
     except FileNotFoundError:
         raise DataError(f"{path} is missing", hint="is this a run folder, and is it whole?") from None
     except (OSError, ValueError) as error:

@@ -142,7 +142,7 @@ def now() -> str:
 
 def clean(value: Any) -> Any:
     """The value as JSON can hold it: numpy scalars unwrapped, named tuples as objects, NaN and infinities None, any
-    other object as text."""
+    other object as text; bytes of a path that are no UTF-8 spelled out."""
     if hasattr(value, "item") and not isinstance(value, list | tuple | dict):
         value = value.item()
     if hasattr(value, "_asdict"):
@@ -153,7 +153,9 @@ def clean(value: Any) -> Any:
         return [clean(item) for item in value]
     if isinstance(value, float) and not math.isfinite(value):
         return None
-    return value if value is None or isinstance(value, str | int | float | bool) else str(value)
+    if value is None or isinstance(value, int | float | bool):
+        return value
+    return str(value).encode("utf-8", "backslashreplace").decode()
 
 
 def _fill(folder: Path, sample: Sample, plan: Mapping[str, Any], max_steps: int) -> None:

@@ -49,6 +49,8 @@ class RunFolder:
         """A new folder `<suite>-<UTC>-<id>` under `out`, with its plan: it appears whole."""
         run_id = f"{plan['suite']['name']}-{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{secrets.token_hex(3)}"
         path, hidden = out / run_id, out / f".{run_id}"
+        if not files.is_utf8(out):
+            raise UsageError(f"{out} is no UTF-8 path: Parquet files cannot lie there", hint="choose another --out")
         with files.write_errors(out):
             files.make_folder(hidden / STAGING)
             files.write_new(hidden / "plan.json", files.to_json(_stamped(plan, run_id)))

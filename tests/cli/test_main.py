@@ -151,3 +151,11 @@ def test_m66_force_color_in_a_ci_log_moves_no_cursor() -> None:
     assert escapes
     assert all(code.replace(";", "").isdigit() for code in escapes)
     assert "\r" not in done.stderr
+
+
+def test_a_path_that_is_no_utf_8_is_refused_before_anything_is_measured(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code = run(["sweep", "smoke", "--clock", "virtual", "--virtual-device", "L4", "--out", f"{tmp_path}/\udcff"])
+    assert (code, list(tmp_path.iterdir())) == (2, [])
+    assert "no UTF-8 path" in capsys.readouterr().err

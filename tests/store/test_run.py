@@ -179,7 +179,7 @@ def test_a_damaged_table_is_bad_data_that_names_the_file(tmp_path: Path, name: s
 
 
 @pytest.mark.parametrize("name", ["plan.json", "manifest.json", "seal.json"])
-@pytest.mark.parametrize("text", ["", "{", "[]", '{"schema_version": 1}', "\x00\xff"])
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"schema_version": 1}', "\x00\xff", '{"a": "\\ud800"}'])
 def test_a_damaged_json_file_is_bad_data_that_names_the_file(tmp_path: Path, name: str, text: str) -> None:
     path = run_folder(tmp_path, is_sealed=True)
     (path / name).write_bytes(text.encode("latin-1"))
