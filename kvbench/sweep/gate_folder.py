@@ -85,6 +85,11 @@ class GateFolder:
             raise DataError(f"{self.path / 'gate.json'} is damaged", hint="start a new gate")
         return found
 
+    def remove_if_nothing_was_measured(self) -> None:
+        """A side that is not there, say, leaves no folder behind."""
+        if not self.blocks("warm-up"):
+            shutil.rmtree(self.path, ignore_errors=True)
+
     def keep_commits(self, commits: Mapping[str, str]) -> None:
         """What the revisions stand for (side → commit), for a resume: a branch may move."""
         self.write("gate.json", {**self.asked, "commits": dict(commits)})

@@ -18,7 +18,7 @@ from kvbench.analysis.gate.self_test import SelfTest, self_test
 from kvbench.analysis.gate.types import CaseBlocks, Inconclusive, Rule, SuiteVerdict
 from kvbench.analysis.interleaved import interleaved_blocks
 from kvbench.console import say
-from kvbench.errors import DataError, ExitCode, KvbenchError
+from kvbench.errors import DataError, ExitCode, KvbenchError, UsageError
 from kvbench.report.ci.context import GateContext
 from kvbench.report.ci.data import json_document
 from kvbench.report.stored_gate import stored_cases
@@ -90,7 +90,12 @@ def run_gate(suite: LoadedSuite, settings: GateSettings, *, out: Path) -> GateRe
     """Measure and judge. Raises `NotComparableError` (exit 4) where the sides differ in more than the treatment,
     `CannotRunError` for a side that does not run, `GateInterruptedError` after Ctrl-C."""
     asked = {"settings": asdict(settings), "suite": suite.effective, "suite_name": suite.suite.name}
-    return _run(GateFolder.create(out, suite.suite.name, asked))
+    folder = GateFolder.create(out, suite.suite.name, asked)
+    try:
+        return _run(folder)
+    except UsageError:
+        folder.remove_if_nothing_was_measured()
+        raise
 
 
 def resume_gate(path: Path) -> GateResult:

@@ -286,6 +286,12 @@ def test_revisions_become_worktrees_that_are_gone_afterwards(tmp_path: Path, mon
         pass
 
 
+def test_a_side_that_is_not_there_leaves_no_folder(suite: LoadedSuite, side: Make, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="no-such"):
+        run_gate(suite, settings("no-such", side("b")), out=tmp_path / "out")
+    assert list((tmp_path / "out").iterdir()) == []
+
+
 def test_a_resumed_gate_measures_the_commits_that_it_began_with(tmp_path: Path) -> None:
     folder = GateFolder.create(tmp_path, "small", {"settings": {}, "suite": {}})
     folder.keep_commits({"base": "a" * 40})
