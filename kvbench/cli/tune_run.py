@@ -91,7 +91,7 @@ def timed_here(name: str) -> Tunable:
     """The kernel, if this machine can time it."""
     from kvbench.devices.detect import detect
     from kvbench.tune.pages import PAGES
-    from kvbench.tune.tunable import TUNABLES, make_tunable
+    from kvbench.tune.tunable import TUNABLES, make_tunable, refuse_unknown
 
     is_triton = name in PAGES
     if is_triton or (name in TUNABLES and make_tunable(name).device == "cuda"):
@@ -102,6 +102,7 @@ def timed_here(name: str) -> Tunable:
                 f"kernel {name} is timed on a CUDA device, and there is none here",
                 hint=f"kvbench tune {name} --compile-only --target sm_90 compiles and ranks its configurations",
             ) from None
+    refuse_unknown(name)
     return make_tunable(name)
 
 

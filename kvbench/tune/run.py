@@ -70,9 +70,16 @@ class Tuning:
     session: Session
     store: Path | None = None
     narrow: Narrow | None = None
+    _unkept: str | None = None
+    """Why winners are not in the store"""
 
     def run(self, progress: TuneProgress) -> list[Outcome]:
-        """One outcome per shape. Raises `TuneInterruptedError` after Ctrl-C."""
+        """One outcome per shape. Raises `TuneInterruptedError` after Ctrl-C, `CannotRunError` when winners were found
+        and the store could not take them."""
+        with self.session.writing():
+            return self._run(progress)
+
+    def _run(self, progress: TuneProgress) -> list[Outcome]:
         found = read_store(self.store)
         for problem in found.problems:
             progress.note(problem)
@@ -88,7 +95,13 @@ class Tuning:
                 f"interrupted; finished trials are in {path}", hint=f"go on with kvbench tune --resume {path}"
             ) from None
         winners = [outcome.winner for outcome in outcomes if outcome.winner is not None]
-        write_document(self.session.path / WINNERS, winners)
+        path = self.session.path / WINNERS
+        write_document(path, winners)
+        if self._unkept is not None:
+            raise CannotRunError(
+                f"{self._unkept}; the winners are in {path} only",
+                hint=f"kvbench tune import {path} takes them in once there is a cache to write",
+            )
         return outcomes
 
     def _shape(self, number: int, table: TunedTable, progress: TuneProgress) -> Outcome:
@@ -108,7 +121,10 @@ class Tuning:
         except CannotRunError as error:
             outcome = Outcome(key, None, error.message)
         if outcome.winner is not None:
-            keep(outcome.winner, self.store)
+            try:
+                keep(outcome.winner, self.store)
+            except CannotRunError as error:  # the search has taken long, and the folder has what it found
+                self._unkept = error.message
         progress.outcome(told(outcome), outcome.winner is not None)
         return outcome
 

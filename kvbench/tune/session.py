@@ -6,9 +6,13 @@ goes on exactly where it was.
 
 from __future__ import annotations
 
+import fcntl
+import hashlib
 import json
+import math
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -58,7 +62,7 @@ class Session:
                     number += 1
                     path = out / f"{name}-{number}"
             full = {"schema_version": SCHEMA_VERSION, **plan}
-            replace_file(path / PLAN, to_json(full), path)
+            replace_file(path / PLAN, to_json({**full, "digest": _digest(full)}), path)
         return cls(path, full, [ShapeRecord() for _ in full["shapes"]])
 
     @classmethod
@@ -71,20 +75,31 @@ class Session:
         plan = read_json(path / PLAN)
         if plan.get("schema_version") != SCHEMA_VERSION:
             raise UsageError(f"{path} was written by another version of kvbench", hint="tune again")
+        if plan.pop("digest", None) != _digest(plan):
+            raise DataError(f"{path / PLAN} is not what was written: its digest does not match", hint="tune again")
         try:
             _check_plan(plan)
-            records = [ShapeRecord() for _ in plan["shapes"]]
-            for line in _lines(path / TRIALS, repair):
-                record = records[line["shape"]]
-                record.bytes_per_call = line["bytes_per_call"]
-                record.trials.append(_trial(line["trial"]))
-            for line in _lines(path / ROUNDS, repair):
-                record = records[line["shape"]]
-                record.finalists = line["finalists"]
-                record.rounds.append([None if x is None else float(x) for x in line["times"]])
-        except (KeyError, TypeError, ValueError, IndexError) as error:
+            with cls(path, plan, []).writing() if repair else nullcontext():
+                records = _records(path, plan, repair)
+        except OSError as error:
+            raise DataError(f"{path} cannot be read: {error.strerror or error}", hint="it is damaged") from None
+        except (KeyError, TypeError, ValueError, IndexError, OverflowError) as error:
             raise DataError(f"{path} cannot be read: {type(error).__name__}: {error}", hint="it is damaged") from None
         return cls(path, plan, records)
+
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        """Only one process goes on with a folder at a time; `UsageError` for a second one."""
+        with write_errors(self.path):
+            handle = os.open(self.path / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                raise UsageError(f"another kvbench is tuning in {self.path}", hint="wait for it") from None
+            yield
+        finally:
+            os.close(handle)
 
     def refuse_other(self, facts: Mapping[str, Any]) -> None:
         """Old trials say nothing about another source, compiler or device."""
@@ -145,9 +160,22 @@ def _check_plan(plan: dict[str, Any]) -> None:
             raise TypeError(f"{name} is {plan[name]!r}")
 
 
+def _records(path: Path, plan: Mapping[str, Any], repair: bool) -> list[ShapeRecord]:
+    records = [ShapeRecord() for _ in plan["shapes"]]
+    for line in _lines(path / TRIALS, repair):
+        record = records[_index(line)]
+        record.bytes_per_call = int(line["bytes_per_call"])
+        record.trials.append(_trial(line["trial"]))
+    for line in _lines(path / ROUNDS, repair):
+        record = records[_index(line)]
+        record.finalists = _finalists(line, record)
+        record.rounds.append([None if x is None else _seconds(x) for x in line["times"]])
+    return records
+
+
 def _lines(path: Path, repair: bool) -> list[dict[str, Any]]:
     """Whole lines; one that a kill cut short, or that is just being written, is left out."""
-    if not path.is_file():
+    if not path.exists():
         return []
     data = path.read_bytes()
     whole = data[: data.rfind(b"\n") + 1]
@@ -157,8 +185,47 @@ def _lines(path: Path, repair: bool) -> list[dict[str, Any]]:
     return [json.loads(line) for line in whole.splitlines()]
 
 
+def _index(line: dict[str, Any]) -> int:
+    shape = line["shape"]
+    if type(shape) is not int or shape < 0:
+        raise ValueError(f"shape {shape!r}")
+    return shape
+
+
 def _trial(data: dict[str, Any]) -> Trial:
     trial = Trial(**data)
-    if trial.status not in STATUSES or not isinstance(trial.configuration, dict):
-        raise ValueError(f"a trial with status {trial.status!r}")
+    if trial.status not in STATUSES or (trial.status == "correct") != trial.is_timed:
+        raise ValueError(f"a trial with status {trial.status!r} and time {trial.time_s!r}")
+    _configuration(trial.configuration)
+    for seconds in ([] if trial.time_s is None else [trial.time_s], trial.times):
+        for value in seconds:
+            _seconds(value)
+    if not isinstance(trial.times, list) or not 0 <= float(trial.trial_s) < math.inf:
+        raise ValueError(f"a trial that took {trial.trial_s!r} s with times {trial.times!r}")
     return trial
+
+
+def _finalists(line: dict[str, Any], record: ShapeRecord) -> list[dict[str, Any]]:
+    """Those of every round of a shape, a time or None for each."""
+    finalists: list[dict[str, Any]] = line["finalists"]
+    if not finalists or len(line["times"]) != len(finalists) or record.finalists not in ([], finalists):
+        raise ValueError("finalists and their times do not go together")
+    for configuration in finalists:
+        _configuration(configuration)
+    return finalists
+
+
+def _configuration(value: Any) -> None:
+    if not isinstance(value, dict) or not all(isinstance(x, int | float | str) for x in value.values()):
+        raise ValueError(f"a configuration that is none: {value!r}")
+
+
+def _seconds(value: Any) -> float:
+    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value < math.inf:
+        raise ValueError(f"a time of {value!r} s")
+    return float(value)
+
+
+def _digest(plan: Mapping[str, Any]) -> str:
+    """An edited plan is another search than the recorded one: its winner would be kept for another shape."""
+    return hashlib.sha256(json.dumps(plan, sort_keys=True).encode()).hexdigest()[:32]

@@ -78,12 +78,18 @@ class Tunable(Protocol):
         ...
 
 
-def make_tunable(name: str) -> Tunable:
-    """A kernel by its name, or by `module:Class`."""
-    if name not in TUNABLES and ":" not in name:
+def refuse_unknown(name: str) -> None:
+    """`UsageError` for what is no kernel's name: nothing that a user or a file says is imported."""
+    if name not in TUNABLES:
         close = difflib.get_close_matches(name, TUNABLES, n=1)
         hint = f"did you mean {close[0]}?" if close else f"one of {', '.join(TUNABLES)}"
         raise UsageError(f"no kernel {name!r} to tune", hint=hint)
+
+
+def make_tunable(name: str) -> Tunable:
+    """A kernel by its name, or by `module:Class`, which only code may say."""
+    if ":" not in name:
+        refuse_unknown(name)
     module, _, attribute = TUNABLES.get(name, name).partition(":")
     tunable: Tunable = getattr(import_module(module), attribute)()
     return tunable

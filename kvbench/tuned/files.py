@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -81,6 +82,8 @@ def write_document(path: Path, winners: list[Winner]) -> None:
 
 def _read(path: Path) -> Any:
     try:
+        if not path.is_dir() and path.exists() and not path.is_file():
+            raise UsageError(f"{path} is not a regular file", hint="save the winners to a file first")
         if path.stat().st_size > _MAX_BYTES:
             raise DataError(f"{path} is too large for tuned configurations", hint="is it another kind of file?")
         return json.loads(path.read_text(encoding="utf-8"), parse_constant=_refuse)
@@ -96,6 +99,8 @@ def _refuse(text: str) -> float:
 
 def _write(path: Path, data: dict[str, Any]) -> None:
     """Beside its place, flushed, then renamed: readers see the old contents or the new."""
+    if not path.name or (path.exists() and not path.is_file()):  # a rename would put a file where a device was
+        raise UsageError(f"{path} is no regular file", hint="choose another file")
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     text = json.dumps(data, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
     try:
@@ -106,5 +111,6 @@ def _write(path: Path, data: dict[str, Any]) -> None:
             os.fsync(file.fileno())
         os.replace(temporary, path)
     except OSError as error:
-        temporary.unlink(missing_ok=True)
+        with suppress(OSError):
+            temporary.unlink()
         raise CannotRunError(f"cannot write {path}: {error.strerror or error}", hint="choose another file") from error

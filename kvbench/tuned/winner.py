@@ -52,15 +52,16 @@ def winner_from(data: Any, name: str) -> Winner:
     if not isinstance(data, dict):
         raise DataError(f"{name} holds no tuned configuration", hint=_HINT)
     version = data.get("schema_version")
-    if isinstance(version, int) and not isinstance(version, bool) and version > SCHEMA_VERSION:
+    if type(version) is int and version > SCHEMA_VERSION:
         raise UsageError(f"{name} was written by a newer kvbench", hint="upgrade kvbench, or tune again")
     found = {key: value for key, value in data.items() if key not in ("schema_version", "digest")}
     try:
         winner = Winner(**{**found, "key": TunedKey(**found["key"])})
         _check(winner)
-    except (TypeError, KeyError, ValueError, AttributeError) as error:
+        is_whole = type(version) is int and version == SCHEMA_VERSION and winner.digest == data.get("digest")
+    except (TypeError, KeyError, ValueError, AttributeError, OverflowError) as error:
         raise DataError(f"{name} holds no tuned configuration: {error}", hint=_HINT) from None
-    if version != SCHEMA_VERSION or winner.digest != data.get("digest"):
+    if not is_whole:
         raise DataError(f"{name} is not what was written: its digest does not match", hint=_HINT)
     return winner
 
@@ -79,6 +80,9 @@ def _check(winner: Winner) -> None:
             raise ValueError(f"key.{field.name} is {value!r}")
     if any(getattr(winner.key, name) < 1 for name in (*BUCKETED, "block_size", "kv_heads", "k_dim")):
         raise ValueError("a size below 1")
+    for name, kind in (("rounds", int), ("trials", int), ("rule", str), ("tuned_at", str), ("kvbench", str)):
+        if type(getattr(winner, name)) is not kind:
+            raise ValueError(f"{name} is {getattr(winner, name)!r}")
     numbers = (winner.time_s, winner.default_time_s, winner.gain, winner.gain_low, winner.gain_high)
     if not all(isinstance(x, int | float) and math.isfinite(x) and x > 0 for x in numbers):
         raise ValueError("a time or gain that is no positive number")

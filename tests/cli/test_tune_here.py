@@ -57,6 +57,7 @@ def test_what_is_tuned_is_shown_carried_and_used_by_the_next_sweep(
     ("args", "code", "said"),
     [
         (["decode_nubma"], 2, "decode_numba"),
+        (["os:system"], 2, "no kernel"),
         (["decode_numba", "--strategy", "lucky"], 2, "guided"),
         (["decode_numba", "--kv-dtype", "fp7"], 2, "fp7"),
         (["decode_numba", "--heads", "8/3"], 2, "--heads"),

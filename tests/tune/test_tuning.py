@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from kvbench.errors import DataError, UsageError
+from kvbench.errors import CannotRunError, DataError, UsageError
 from kvbench.tune.recorded import read_recording
 from kvbench.tune.session import Session
 from kvbench.tuned.files import read_store
@@ -161,3 +162,75 @@ def test_another_source_compiler_or_device_is_not_gone_on_with(planted: Path) ->
     for name in facts:
         with pytest.raises(UsageError, match=name):
             session.refuse_other({**facts, name: "other"})
+
+
+def edited(change: Callable[[dict[str, Any]], object]) -> Callable[[Path], None]:
+    """Rewrites the first line of a file of JSON, or all of it."""
+
+    def edit(path: Path) -> None:
+        first, *rest = path.read_text().splitlines() if path.suffix == ".jsonl" else [path.read_text()]
+        data = json.loads(first)
+        change(data)
+        path.write_text("\n".join([json.dumps(data), *rest, ""]))
+
+    return edit
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    tmp_path = tmp_path_factory.mktemp("finished")
+    run(tuning(tmp_path, "Healthy", trials=2, rounds=2))
+    return tmp_path / "tune"
+
+
+DAMAGE: dict[str, tuple[str, Callable[[Path], object]]] = {
+    "another shape": ("tune.json", edited(lambda d: d["shapes"][0].update(block_size=32))),
+    "no kernel": ("tune.json", edited(lambda d: d.pop("kernel"))),
+    "another seed": ("tune.json", edited(lambda d: d.update(seed="x"))),
+    "a list": ("tune.json", lambda path: path.write_text("[]")),
+    "no text": ("trials.jsonl", lambda path: path.write_bytes(b"\xff\n")),
+    "a number": ("trials.jsonl", lambda path: path.write_text("5\n")),
+    "a folder": ("trials.jsonl", lambda path: (path.unlink(), path.mkdir())),
+    "the last shape from behind": ("trials.jsonl", edited(lambda d: d.update(shape=-1))),
+    "a time of NaN": ("trials.jsonl", edited(lambda d: d["trial"].update(time_s=float("nan")))),
+    "a time before 0": ("trials.jsonl", edited(lambda d: d["trial"].update(time_s=-1.0))),
+    "a time of text": ("trials.jsonl", edited(lambda d: d["trial"].update(time_s="1"))),
+    "correct without a time": ("trials.jsonl", edited(lambda d: d["trial"].update(time_s=None))),
+    "a list in a configuration": ("trials.jsonl", edited(lambda d: d["trial"]["configuration"].update(ms=[2]))),
+    "no search time": ("trials.jsonl", edited(lambda d: d["trial"].update(trial_s=None))),
+    "fewer times than finalists": ("rounds.jsonl", edited(lambda d: d["times"].pop())),
+    "rounds of time 0": ("rounds.jsonl", edited(lambda d: d.update(times=[0] * len(d["times"])))),
+    "finalists of other rounds": ("rounds.jsonl", edited(lambda d: d["finalists"].reverse())),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_a_damaged_folder_is_refused_and_never_gone_on_with(damage: str, finished: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "tune"
+    folder.mkdir()
+    for path in finished.iterdir():
+        (folder / path.name).write_bytes(path.read_bytes())
+    Session.open(folder, repair=True)
+    name, spoil = DAMAGE[damage]
+    spoil(folder / name)
+    with pytest.raises(DataError):
+        Session.open(folder, repair=True)
+
+
+def test_two_processes_do_not_go_on_with_one_folder(tmp_path: Path) -> None:
+    found = tuning(tmp_path, "Healthy")
+    with found.session.writing():
+        for act in (lambda: run(found), lambda: Session.open(found.session.path, repair=True)):
+            with pytest.raises(UsageError, match="another kvbench is tuning"):
+                act()
+    assert Session.open(found.session.path, repair=True).records[0].trials == []
+
+
+def test_winners_that_the_store_cannot_take_are_in_the_folder_and_said(tmp_path: Path) -> None:
+    (tmp_path / "store").write_text("a file where the store should be")
+    with pytest.raises(CannotRunError) as raised:
+        run(tuning(tmp_path, "Healthy", trials=1, rounds=2))
+    assert "winners.json" in str(raised.value.hint)
+    folder = tmp_path / "tune"
+    assert len(json.loads((folder / "winners.json").read_text())["winners"]) == 1
+    assert (folder / "trials.parquet").is_file()

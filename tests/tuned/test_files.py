@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from kvbench.errors import DataError, UsageError
+from kvbench.errors import CannotRunError, DataError, UsageError
 from kvbench.tuned.files import keep, read_document, read_store, write_document
 from kvbench.tuned.winner import winner_from
 from tests.tuned.entries import KEY, winner
@@ -41,6 +42,13 @@ def test_a_store_that_is_not_there_is_empty(tmp_path: Path) -> None:
         lambda text: text.replace('"verdict"', '"verdikt"'),
         lambda text: text.replace('"schema_version": 1', '"schema_version": 2'),
         lambda text: text.replace('"schema_version": 1', '"schema_version": "1"'),
+        lambda text: text.replace('"schema_version": 1', '"schema_version": true'),
+        lambda text: text.replace('"gain": 1.2', '"gain": 1e999'),
+        lambda text: text.replace('"gain": 1.2', f'"gain": 1{"0" * 400}'),
+        lambda text: text.replace('"tile": 64', '"tile": 1e999'),
+        lambda text: text.replace("a rule", "\\ud800"),
+        lambda text: text.replace('"rounds": 6', '"rounds": "6"'),
+        lambda text: text.replace('"tuned_at": "2020-01-01T00:00:00Z"', '"tuned_at": 5'),
         lambda text: "[" * 100_000,
     ],
 )
@@ -80,3 +88,20 @@ def test_a_document_is_read_back_as_it_was_and_refused_when_it_is_not(tmp_path: 
 def test_a_winner_of_a_newer_kvbench_says_so() -> None:
     with pytest.raises(UsageError, match="newer kvbench"):
         winner_from({**winner().to_dict(), "schema_version": 99}, "x.json")
+
+
+def test_what_is_no_file_is_neither_read_for_ever_nor_replaced(tmp_path: Path) -> None:
+    """A rename would put a file in the place of a device, and a pipe that nobody writes to never ends."""
+    pipe = tmp_path / "pipe.json"
+    os.mkfifo(pipe)
+    assert "not a regular file" in read_store(tmp_path).problems[0]
+    for path in (pipe, tmp_path, Path(), Path("/dev/null")):
+        with pytest.raises(UsageError, match="no regular file"):
+            write_document(path, [winner()])
+    assert pipe.is_fifo()
+
+
+def test_a_store_in_the_place_of_which_a_file_lies_is_a_clear_error(tmp_path: Path) -> None:
+    (tmp_path / "tuned").write_text("not a folder")
+    with pytest.raises(CannotRunError, match="cannot write"):
+        keep(winner(), tmp_path / "tuned")
