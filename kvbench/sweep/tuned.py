@@ -14,6 +14,7 @@ from kvbench.tuned.kernels import KERNELS, PREFILL, TunedKernel, kernel_of
 from kvbench.tuned.key import device_label, key_of, layer_label, prefill_label
 from kvbench.tuned.table import Match, TunedTable, retune_hint
 from kvbench.tuned.winner import Winner, table_digest
+from kvbench_kernels import decode_config
 from kvbench_kernels.specs import KernelShape
 
 if TYPE_CHECKING:
@@ -84,22 +85,29 @@ class TunedConfigurations:
         return found
 
     def _can_run(self, winner: Winner, kernel: TunedKernel, shape: KernelShape) -> bool:
-        """Whether a Triton kernel takes the configuration for this shape; noted where it does not (the store's files
-        can be edited)."""
-        if kernel.compiler != "triton":
-            return True
-        from kvbench.engine.attention.triton_configs import launch_of
-
-        try:
-            launch_of(kernel.page, winner.configuration, shape)
-        except UsageError as error:
-            self._notes[f"{kernel.name} for {winner.key.label}: {error.message}; not used, the default runs"] = None
-            return False
-        return True
+        """Whether the kernel takes the configuration for this shape; noted where it does not (the store's files can be
+        edited)."""
+        why = _refusal(winner.configuration, kernel, shape)
+        if why is not None:
+            self._notes[f"{kernel.name} for {winner.key.label}: {why}; not used, the default runs"] = None
+        return why is None
 
     def _use(self, match: Match) -> dict[str, Any]:
         self._used[match.winner.key.digest] = match.winner
         return dict(match.winner.configuration)
+
+
+def _refusal(configuration: dict[str, Any], kernel: TunedKernel, shape: KernelShape) -> str | None:
+    """Why the kernel cannot run a stored configuration, None when it can."""
+    if kernel.compiler == "numba":
+        return decode_config.allowed(configuration)
+    from kvbench.engine.attention.triton_configs import launch_of
+
+    try:
+        launch_of(kernel.page, configuration, shape)
+    except UsageError as error:
+        return error.message
+    return None
 
 
 def kernel_case_shape(kernel: KernelSettings, device: str) -> KernelShape:

@@ -169,6 +169,12 @@ def test_k02_splits_that_a_window_leaves_empty(window: int, splits: int) -> None
     check(latent("fp32", 16, [70, 40], [9, 21]), window=window, is_decode=False)
 
 
+def test_a_window_that_begins_one_past_the_start_of_a_tile() -> None:
+    """Token 32 is the first of a tile and the last one that is not seen: the tile is not one that every row sees."""
+    check(latent("fp32", 5, [70]), window=37)
+    check(latent("fp32", 5, [70], [3]), window=37, is_decode=False)
+
+
 @pytest.mark.parametrize("splits", [2, 3, 7, 40])
 def test_k18_the_number_of_splits_does_not_change_the_answer(splits: int) -> None:
     case = latent("int8", 16, [130, 33])

@@ -134,6 +134,7 @@ RULES = {
     "window 1": (1, PLAIN),
     "window 5": (5, PLAIN),
     "window 20": (20, ScoreRule(0.5)),
+    "window that begins one past the start of a tile": (37, PLAIN),
     "window as the context": (70, PLAIN),
     "window beyond the context": (1000, PLAIN),
     "sinks": (None, ScoreRule(0.3, sinks=SINKS)),

@@ -98,17 +98,22 @@ def test_a_stale_winner_is_not_used_and_named_with_the_command() -> None:
     assert "kvbench tune decode_numba" in line
 
 
-def test_a_winner_that_the_kernel_cannot_run_is_not_used_and_named_with_the_command() -> None:
+@pytest.mark.parametrize(
+    ("configuration", "why"),
+    [({"split": 100, "tile": 7, "threads": 0}, "a tile has one of"), ({"split": 256, "threads": "2"}, "whole numbers")],
+)
+def test_a_winner_that_the_cpu_kernel_cannot_run_is_named_and_the_default_runs(
+    configuration: dict[str, Any], why: str
+) -> None:
     """As from a file of somebody's own, whose digest is right."""
     device = device_label("cpu", Host().cpu_model(), 1)
     shape = KernelShape("fp32", "fp32", False, 16, 8, 2, 64, 64, "hnd", batch=4, context=256)
     key = key_of("decode_numba", "kvbench_kernels.decode_numba", "numba", device, shape)
-    keep(winner(key, {"split": 100, "tile": 7, "threads": 0}))
+    keep(winner(key, configuration))
     plan = planned(KERNEL)
     assert plan.cases[0].job.tuned == {}
     (line,) = plan.tuned.foreword()
-    assert "a tile has one of" in line
-    assert "kvbench tune decode_numba" in line
+    assert why in line
 
 
 def test_a_corrupt_store_is_named_and_the_defaults_run(tmp_path: Path) -> None:
