@@ -131,10 +131,13 @@ def run_part(part: str, options: argparse.Namespace, limit: float, share: tuple[
         rows = [row for row in rows_of(options.out) if (row["part"], row["share"]) == (part, share[0])]
         begun, over = {row["name"] for row in rows}, {row["name"] for row in rows if "ok" in row}
         left = limit - (time.monotonic() - start)
-        for name in begun - over:
-            found = {"ok": False, "error": "its process died or was stopped"}
+        is_late = state == "timed out" or left <= 1
+        found = (
+            {"ok": None, "not_run": "stopped at the limit"} if is_late else {"ok": False, "error": "its process died"}
+        )
+        for name in begun - over or ({"whatever was left"} if is_late else set()):
             append(file, {"part": part, "share": share[0], "name": name, **found})
-        if state == "timed out" or left <= 1:
+        if is_late:
             return "timed out"
         returned = _process(part, options, begun, left, share)
         state = {0: "done", None: "timed out"}.get(returned, "lost")

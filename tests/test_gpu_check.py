@@ -14,6 +14,8 @@ from typing import Any
 
 import pytest
 
+from kvbench.analysis.gate.recordings import read_recordings
+
 pytest.importorskip("triton")
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -114,7 +116,19 @@ def test_a_part_that_hangs_is_stopped_and_keeps_what_it_found(
     monkeypatch.setattr(module, "__file__", str(script))
     found = module.run_shares("engine", module.argparse.Namespace(out=tmp_path, device="cpu", only=""), 4)
     assert (found["state"], found["ok"]) == ("timed out", 1)
-    assert set(found["failed"]) == {"hangs"}
+    assert not found["failed"]
+    assert found["not_run"] == {"hangs": "stopped at the limit"}
+
+
+def test_a_part_without_time_is_not_passed(benchmark: Any, tmp_path: Path) -> None:
+    """What was right before the limit does not stand for what never ran."""
+    module = benchmark("gpu_check")
+    row = {"part": "correctness", "share": 0, "name": "copies"}
+    for found in ({}, {"ok": True}):
+        module.append(tmp_path / "checks.jsonl", {**row, **found})
+    found = module.run_shares("correctness", module.argparse.Namespace(out=tmp_path, device="cpu", only=""), 0)
+    assert (found["state"], found["ok"], list(found["not_run"])) == ("timed out", 1, ["whatever was left"])
+    assert module.bars(module.rows_of(tmp_path), "cpu")["every kernel within its bound of float64"] == "not run"
 
 
 def test_shares_deal_out_every_check_once(benchmark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -159,6 +173,21 @@ def test_a_lack_of_a_package_is_said_and_not_raised(benchmark: Any, tmp_path: Pa
         raise ModuleNotFoundError("No module named 'pydantic'")
 
     assert module._outcome(lacking) == {"ok": None, "not_run": "a package is missing: No module named 'pydantic'"}
+
+
+def test_twelve_pairs_are_what_gate_replay_reads(benchmark: Any, tmp_path: Path) -> None:
+    pairs = benchmark("gpu_pairs")
+    rows = [
+        ("gpu-check", case, "decode_s", "higher", block, side, pairs.SIDES[block % 2], 1e-4 + block * 1e-6)
+        for block in range(pairs.PAIRS)
+        for side in pairs.SIDES
+        for case in ("a", "b")
+    ]
+    (recording,) = read_recordings([pairs.save(rows, tmp_path)])
+    assert [(one.case, len(one.baseline), sorted(set(one.order))) for one in recording.series] == [
+        ("a", 12, [-1, 1]),
+        ("b", 12, [-1, 1]),
+    ]
 
 
 def _row(benchmark: Any, **more: Any) -> Any:
