@@ -29,6 +29,7 @@ from kvbench.sweep.gate_blocks import INVALIDATING, Blocks
 from kvbench.sweep.gate_folder import Block, GateFolder, Stage
 from kvbench.sweep.gate_self_test import remember, remembered
 from kvbench.sweep.sides import Side, SideName, checked_out
+from kvbench.sweep.termination import termination_is_an_interrupt
 from kvbench.sweep.typed_json import from_json
 
 if TYPE_CHECKING:
@@ -111,13 +112,16 @@ def _run(folder: GateFolder) -> GateResult:
         "candidate": Path(settings.candidate_python) if settings.candidate_python else None,
     }
     try:
-        with checked_out(
-            asked,
-            folder.path,
-            pythons=pythons,
-            commits=folder.asked.get("commits"),
-            own_environments=settings.own_environments,
-        ) as sides:
+        with (
+            termination_is_an_interrupt(),
+            checked_out(
+                asked,
+                folder.path,
+                pythons=pythons,
+                commits=folder.asked.get("commits"),
+                own_environments=settings.own_environments,
+            ) as sides,
+        ):
             folder.keep_commits({name: side.commit for name, side in sides.items() if side.commit and side.is_worktree})
             return _Gate(folder, settings, sides["base"], sides["candidate"]).run()
     except KeyboardInterrupt:

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import FrameType
 
 from kvbench.console import say
 from kvbench.errors import ExitCode, InternalError, KvbenchError
@@ -23,6 +20,7 @@ from kvbench.sweep.plan import PlannedCase, SweepPlan
 from kvbench.sweep.planner import make_plan
 from kvbench.sweep.progress import SweepProgress
 from kvbench.sweep.resume import auto_kv_bytes_of, refuse_other_clock
+from kvbench.sweep.termination import termination_is_an_interrupt
 
 
 class SweepInterruptedError(KvbenchError):
@@ -60,7 +58,7 @@ def run_plan(
     with RunFolder.resume(Path(resume), facts) if resume else RunFolder.create(Path(out), facts) as folder:
         sweep = _Sweep(plan, folder, run_implied)
         try:
-            with _termination_is_an_interrupt():
+            with termination_is_an_interrupt():
                 sweep.run()
         except KeyboardInterrupt:
             folder.seal()
@@ -184,21 +182,3 @@ class _Sweep:
     def _label(self, case_id: str, sample: int) -> str:
         case: PlannedCase = next(case for case in self.plan.cases if case.job.case_id == case_id)
         return f"{case.label} #{sample + 1}"
-
-
-@contextmanager
-def _termination_is_an_interrupt() -> Iterator[None]:
-    """SIGTERM (a CI job that is cancelled) keeps what is finished, just as Ctrl-C does. Only in the main thread."""
-
-    def interrupt(_signal: int, _frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
-
-    try:
-        before = signal.signal(signal.SIGTERM, interrupt)
-    except ValueError:  # a notebook's thread: signals are its owner's business
-        yield
-        return
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 from collections.abc import Callable
 from dataclasses import replace
@@ -169,6 +170,15 @@ def test_a_stopped_gate_goes_on_with_the_blocks_it_has(
     found = resume_gate(folder)
     assert found.blocks["screen"] == 6
     assert all(path.stat().st_mtime_ns == then for path, then in kept.items())
+
+
+def test_a_termination_signal_ends_a_gate_as_ctrl_c_does(
+    suite: LoadedSuite, side: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A CI job that is cancelled: no process and no worktree may stay behind, and the folder can be resumed."""
+    monkeypatch.setattr(gate_run, "_tell", lambda *_: os.kill(os.getpid(), signal.SIGTERM))
+    with pytest.raises(gate_run.GateInterruptedError):
+        run_gate(suite, settings(side("a"), side("b")), out=tmp_path / "out")
 
 
 def test_disturbed_blocks_are_taken_again_at_most_a_fifth(suite: LoadedSuite, side: Make, tmp_path: Path) -> None:
