@@ -64,14 +64,14 @@ def run(
     is_decode: bool = True,
     window: int = NO_WINDOW,
 ) -> torch.Tensor:
-    """The page's answer, float32 on the CPU; q is a part of wider rows, of which the rest is NaN."""
+    """The page's answer, float32 on the CPU; q is a part of wider rows of wider heads, of which the rest is NaN."""
     pool, rule = flat_pool(case), rule_of(case)
-    tokens, heads, _ = case.q.shape
-    q = torch.full((tokens, heads + 1, case.q.shape[2]), torch.nan, dtype=dtype)
-    q[:, :heads] = case.q
+    tokens, heads, k_dim = case.q.shape
+    q = torch.full((tokens, heads + 1, k_dim + 8), torch.nan, dtype=dtype)
+    q[:, :heads, :k_dim] = case.q
     out = torch.full((tokens + SPARE, heads, pool.dims[2]), torch.nan, device=DEVICE)
     mla(
-        q.to(DEVICE)[:, :heads],
+        q.to(DEVICE)[:, :heads, :k_dim],
         pool.data.to(DEVICE),
         None if pool.scales is None else pool.scales.to(DEVICE),
         pool.tables.to(DEVICE),
@@ -196,6 +196,18 @@ def test_a_piece_of_many_tokens_is_the_same_kernel(kv_dtype: str) -> None:
     pieces = [(0, 0), (15, 15), (16, 16), (17, 17), (1, 1), (32 + 5, 5), (35, 2)]
     contexts, queries = ([pair[i] for pair in pieces] for i in (0, 1))
     check(latent(kv_dtype, 16, contexts, queries, heads=3), is_decode=False, config=Config(32, 16, 4, 1))
+
+
+@pytest.mark.parametrize("before", [1, 20])
+def test_rows_outside_the_pieces_are_left_alone(before: int) -> None:
+    """`starts` may begin in the middle of q: what is before belongs to another kernel."""
+    case = latent("fp32", 16, [9 + before, 20, 30], [before, 20, 10])
+    starts, lengths = case.batch.query_starts, case.batch.context_lengths
+    tables = case.batch.block_tables[:, 1:].copy()
+    batch = replace(case.batch, query_starts=starts[1:], context_lengths=lengths[1:], block_tables=tables)
+    out, whole = run(replace(case, batch=batch), is_decode=False), run(case, is_decode=False)
+    assert out[:before].isnan().all()
+    assert (out[before:] == whole[before:]).all()
 
 
 def test_a_token_gets_the_same_bits_alone_or_in_a_piece() -> None:

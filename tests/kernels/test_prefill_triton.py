@@ -32,11 +32,15 @@ SPARE = 3
 
 
 def run(case: Paged, dtype: torch.dtype, config: Config = SMALL) -> torch.Tensor:
-    """The page's answer, float32 on the CPU; what it left alone is NaN."""
+    """The page's answer, float32 on the CPU; what it left alone is NaN. q is a part of wider rows of wider heads, of
+    which the rest is NaN."""
     pool, rule = flat_pool(case), rule_of(case)
+    tokens, heads, k_dim = case.q.shape
+    q = torch.full((tokens, heads + 1, k_dim + 8), torch.nan, dtype=dtype)
+    q[:, :heads, :k_dim] = case.q
     out = torch.full((case.q.shape[0] + SPARE, case.q.shape[1], pool.dims[2]), torch.nan, device=DEVICE)
     prefill(
-        case.q.to(DEVICE, dtype),
+        q.to(DEVICE)[:, :heads, :k_dim],
         pool.data.to(DEVICE),
         None if pool.scales is None else pool.scales.to(DEVICE),
         pool.tables.to(DEVICE),
@@ -190,9 +194,10 @@ def test_tiles_of_any_size_agree() -> None:
         check(case, config=Config(rows, tile, 4, 1))
 
 
-def test_rows_outside_the_pieces_are_left_alone() -> None:
+@pytest.mark.parametrize("before", [1, 20])
+def test_rows_outside_the_pieces_are_left_alone(before: int) -> None:
     """`starts` may begin in the middle of q: what is before belongs to another kernel."""
-    case = paged("fp16", 16, (2, 1), (16, 16), [9, 20, 30], [1, 20, 10])
+    case = paged("fp16", 16, (2, 1), (16, 16), [9 + before, 20, 30], [before, 20, 10])
     batch = replace(
         case.batch,
         query_starts=case.batch.query_starts[1:],
@@ -200,8 +205,8 @@ def test_rows_outside_the_pieces_are_left_alone() -> None:
         block_tables=case.batch.block_tables[:, 1:].copy(),
     )
     out = run(replace(case, batch=batch), torch.float16)
-    assert out[:1].isnan().all()
-    assert (out[1:] - expected(case, torch.float16)[1:]).abs().max() <= bound(case, torch.float16)
+    assert out[:before].isnan().all()
+    assert (out[before:] - expected(case, torch.float16)[before:]).abs().max() <= bound(case, torch.float16)
 
 
 def test_k04_poison_around_what_is_read() -> None:
