@@ -20,6 +20,7 @@ from tests.attention.test_backends import attend
 
 pytest.importorskip("triton")
 from kvbench.engine.attention.triton_backend import TritonAttention, to_device
+from kvbench_kernels import decode_triton
 
 CONTEXTS, QUERIES = [0, 1, 17, 70, 33, 50], [1, 1, 1, 1, 20, 3]
 """Four decodes, an empty one among them, and two prefill pieces in the middle of their prompts."""
@@ -76,7 +77,7 @@ def test_k02_many_splits_of_which_some_are_empty(monkeypatch: pytest.MonkeyPatch
     heads, dims = ((4, 1), (40, 32)) if is_latent else ((4, 2), (16, 16))
     case = paged("fp32", 16, heads, dims, [300, 0, 5, 129], is_latent=is_latent)
     backend = TritonAttention()
-    monkeypatch.setattr(backend, "_splits_for", lambda *_: 5)
+    monkeypatch.setattr(decode_triton, "splits_for", lambda *_: 5)
     backend.prepare(case.batch, case.store)
     out = backend.attend(0, case.q, case.store).double()
     torch.testing.assert_close(out, reference(case), atol=1e-5, rtol=0)

@@ -110,6 +110,7 @@ DECIDING: list[tuple[str, Any, dict[str, Any]]] = [
     ("engine.block_size", 8, {}),
     ("engine.kv_dtype", "bf16", {}),
     ("engine.kv_layout", "nhd", {}),
+    ("engine.cuda_graphs", True, {}),
     ("engine.reblock_to", 32, {}),
     ("engine.reblock_after", 5, {"engine.reblock_to": 32}),
     ("engine.kv_scales", "tensor-absmax", {"engine.kv_dtype": "int8"}),
