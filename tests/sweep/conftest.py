@@ -32,6 +32,8 @@ output_tokens = 4
 [measure]
 repetitions = 1
 warmup_requests = 2
+threads = 1
+redo_share = 0.0
 """
 
 
