@@ -75,7 +75,7 @@ def run(
     with refusal_shown(form):
         if resume is None:
             result = run_gate(_loaded(suite, overrides), _settings(options), out=out)
-        elif suite is not None or overrides or any(options.values()):
+        elif suite is not None or overrides or options["seed"] is not None or any(options.values()):
             raise click.UsageError("--resume goes on with what was asked: give nothing else but outputs")
         else:
             result = resume_gate(resume)

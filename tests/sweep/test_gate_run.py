@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from kvbench.analysis.gate.types import Reason, Rule, Verdict
+from kvbench.cli.main import run as command_line
 from kvbench.errors import CannotRunError, DataError, UsageError
 from kvbench.spec.load import LoadedSuite, from_effective
 from kvbench.store.comparability import NotComparableError
@@ -343,3 +344,8 @@ def test_a_gate_with_a_damaged_file_is_not_resumed(
     (folder / file).write_text(json.dumps({**found, **changes}))
     with pytest.raises(DataError, match="is damaged"):
         resume_gate(folder)
+
+
+def test_a_gate_that_goes_on_takes_no_other_seed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert command_line(["gate", "run", "--resume", str(tmp_path), "--seed", "0"]) == 2
+    assert "--resume goes on with what was asked" in capsys.readouterr().err
