@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from kvbench.analysis.claims import ClaimVerdict, verdicts
 from kvbench.analysis.pareto import pareto_front
 from kvbench.analysis.summary import CaseSummary, summarise
 from kvbench.errors import DataError, UsageError
@@ -90,6 +91,8 @@ class Report:
     tables: list[CaseTable]
     notes: list[str]
     clock: str = "wall"
+    claims: list[ClaimVerdict] = field(default_factory=list)
+    """Whether each part of the suite's claim held in this run."""
 
 
 def build_report(run: Run, metrics: Sequence[str] = (), *, show_all: bool = False) -> Report:
@@ -114,7 +117,7 @@ def build_report(run: Run, metrics: Sequence[str] = (), *, show_all: bool = Fals
     labels = {line.case_id: line.label(table.key_axes) for table in tables for line in table.lines}
     notes = [*case_notes(summaries.values(), labels), *consistency_notes(rows, labels), *import_notes(run.plan)]
     clock = str(run.plan.get("clock", "wall"))
-    return Report(run.run_id, str(suite["name"]), str(suite.get("title") or ""), tables, notes, clock)
+    return Report(run.run_id, str(suite["name"]), str(suite.get("title") or ""), tables, notes, clock, verdicts(run))
 
 
 def _named(name: str) -> Column:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from kvbench.report.build import CaseLine, CaseTable, Report
+from kvbench.report.claims import claim_records
 from kvbench.tabulate import as_json, comma_separated
 
 
@@ -31,6 +32,7 @@ def json_report(report: Report) -> str:
             "clock": report.clock,
             "constants": {table.kind: table.constants for table in report.tables},
             "cases": [_json_case(table, line) for table in report.tables for line in table.lines],
+            "claims": claim_records(report.claims),
             "notes": report.notes,
         }
     )

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from kvbench.report.build import CaseLine, CaseTable, Report
 from kvbench.report.cells import metric_cell, metric_label, setting_cell
+from kvbench.report.claims import claim_lines, claim_markdown
 from kvbench.store.case_columns import METRICS
 from kvbench.store.columns import Column
 from kvbench.tabulate import MISSING, escape_markdown, markdown, one_line, value_cell
@@ -52,6 +53,8 @@ def print_report(report: Report, console: Console) -> None:
         (_unlimited(console) if table.is_chosen else console).print(_rich_table(shown))
         if dropped:
             console.print(Text(f"left out for width: {', '.join(dropped)} (--all shows everything)"))
+    for line in claim_lines(report.claims, console.width):
+        console.print(Text(line))
     for note in report.notes:
         console.print(Text(one_line(note)))
 
@@ -66,6 +69,7 @@ def markdown_report(report: Report) -> str:
         parts += [f"{escape_markdown(line)}\n" for line in constants(table)]
         parts.append(_markdown_table(_grid(table)))
         parts += [f"{escape_markdown(line)}\n" for line in _legend(table, _grid(table))]
+    parts += filter(None, [claim_markdown(report.claims)])
     if report.notes:
         parts.append("".join(f"- {escape_markdown(note)}\n" for note in report.notes))
     return "\n".join(parts)

@@ -1,0 +1,187 @@
+"""One number with its uncertainty, from the samples of a run: each sample is a process, and processes are what varies.
+
+Cases are compared sample by sample: the n-th samples of all cases are of one process, so the same machine, heat and
+neighbours. A ratio is the mean of the log ratios of such pairs, with the interval of the paired t.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from typing import Any
+
+import numpy as np
+
+from kvbench.analysis.claims.evidence import CaseEvidence, Evidence, Quantity
+from kvbench.analysis.gate.statistics import paired
+
+CHANCE = 0.05
+"""Of an interval that misses the true value."""
+_LARGEST_LOG = 700.0
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """`where`: what tells it from the others of a finding. `theta`, `se` and `df` are of the logarithm for a ratio."""
+
+    where: str
+    theta: float
+    se: float
+    df: float
+    samples: int
+    is_ratio: bool
+    is_exact: bool = False
+
+    @property
+    def value(self) -> float:
+        return self._scaled(self.theta)
+
+    @property
+    def is_lone(self) -> bool:
+        """A single sample says nothing of how far another one would be."""
+        return self.samples < 2 and not self.is_exact
+
+    def interval(self, chance: float = CHANCE) -> tuple[float, float]:
+        """Two-sided; the value twice where nothing varies."""
+        if self.samples < 2 or self.se == 0.0:
+            return self.value, self.value
+        from scipy.special import stdtrit
+
+        half = float(stdtrit(self.df, 1.0 - chance / 2.0)) * self.se
+        return self._scaled(self.theta - half), self._scaled(self.theta + half)
+
+    def _scaled(self, theta: float) -> float:
+        return math.exp(min(theta, _LARGEST_LOG)) if self.is_ratio else theta
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Estimates of one quantity in all the places where a run has it, or what it lacks."""
+
+    estimates: tuple[Estimate, ...] = ()
+    lack: str = ""
+
+
+def ratios(
+    evidence: Evidence,
+    quantity: Quantity,
+    left: Mapping[str, Any],
+    right: Mapping[str, Any],
+    *,
+    kind: str = "engine",
+    free: Sequence[str] = (),
+    is_arithmetic: bool = False,
+) -> Finding:
+    """`left` over `right`, for every pair of cases that are equal in all other axes but the `free` ones.
+    `is_arithmetic`: the quantity follows from the settings, and chance has no part in it."""
+
+    def estimate(where: str, pairs: Sequence[tuple[float, float]]) -> Estimate | None:
+        known = [(a, b) for a, b in pairs if a > 0 and b > 0]
+        logs = [math.log(a) - math.log(b) for a, b in known]
+        return _estimate(where, logs, is_ratio=True, is_exact=evidence.is_exact or is_arithmetic)
+
+    return _contrast(evidence, quantity, left, right, kind, free, estimate)
+
+
+def differences(
+    evidence: Evidence,
+    quantity: Quantity,
+    left: Mapping[str, Any],
+    right: Mapping[str, Any],
+    *,
+    kind: str = "engine",
+    free: Sequence[str] = (),
+) -> Finding:
+    """`left` minus `right`, likewise: for counts that may be zero."""
+
+    def estimate(where: str, pairs: Sequence[tuple[float, float]]) -> Estimate | None:
+        return _estimate(where, [a - b for a, b in pairs], is_ratio=False, is_exact=evidence.is_exact)
+
+    return _contrast(evidence, quantity, left, right, kind, free, estimate)
+
+
+def levels(evidence: Evidence, quantity: Quantity, settings: Mapping[str, Any], *, kind: str = "engine") -> Finding:
+    """The quantity itself in every case with these settings."""
+    cases = evidence.where(settings, kind)
+    lack = _lack(cases, settings, quantity)
+    if lack:
+        return Finding(lack=lack)
+    labels = _labels(cases, [case.axes for case in cases], settings)
+    found = [
+        _estimate(label, list(case.values(quantity).values()), is_ratio=False, is_exact=evidence.is_exact)
+        for case, label in zip(cases, labels, strict=True)
+    ]
+    return Finding(tuple(one for one in found if one is not None))
+
+
+def _contrast(
+    evidence: Evidence,
+    quantity: Quantity,
+    left: Mapping[str, Any],
+    right: Mapping[str, Any],
+    kind: str,
+    free: Sequence[str],
+    estimate: Callable[[str, Sequence[tuple[float, float]]], Estimate | None],
+) -> Finding:
+    sides = evidence.where(left, kind), evidence.where(right, kind)
+    for cases, settings in zip(sides, (left, right), strict=True):
+        lack = _lack(cases, settings, quantity)
+        if lack:
+            return Finding(lack=lack)
+    ignored = {*left, *right, *free}
+    pairs = [(a, b) for a, b in product(*sides) if a is not b and _rest(a, ignored) == _rest(b, ignored)]
+    if not pairs:
+        return Finding(lack=f"no two cases differ in {_words(left)} and {_words(right)} alone")
+    labels = _labels([a for a, _ in pairs], [_rest(a, ignored) for a, _ in pairs], {})
+    found = [estimate(label, _both(*pair, quantity)) for label, pair in zip(labels, pairs, strict=True)]
+    known = tuple(one for one in found if one is not None)
+    return Finding(known) if known else Finding(lack=f"no sample has {_name(quantity)} of both, other than zero")
+
+
+def _estimate(where: str, values: Sequence[float], *, is_ratio: bool, is_exact: bool) -> Estimate | None:
+    if not values:
+        return None
+    if len(values) == 1:
+        return Estimate(where, float(values[0]), 0.0, 0.0, 1, is_ratio, is_exact)
+    test = paired(np.array(values, dtype=np.float64))
+    return Estimate(where, float(test.theta), float(test.se), float(test.df), len(values), is_ratio, is_exact)
+
+
+def _both(left: CaseEvidence, right: CaseEvidence, quantity: Quantity) -> list[tuple[float, float]]:
+    first, second = left.values(quantity), right.values(quantity)
+    return [(first[number], second[number]) for number in first if number in second]
+
+
+def _rest(case: CaseEvidence, ignored: set[str]) -> dict[str, Any]:
+    return {name: value for name, value in case.axes.items() if name not in ignored}
+
+
+def _labels(cases: Sequence[CaseEvidence], axes: Sequence[Mapping[str, Any]], settings: Mapping[str, Any]) -> list[str]:
+    """Each by the axes in which it differs from the others."""
+    names = [name for name in dict.fromkeys(n for one in axes for n in one) if name not in settings]
+    telling = [name for name in names if len({str(one.get(name)) for one in axes}) > 1]
+    return [", ".join(f"{name}={one.get(name)}" for name in telling) for one in axes[: len(cases)]]
+
+
+def _lack(cases: Sequence[CaseEvidence], settings: Mapping[str, Any], quantity: Quantity) -> str:
+    if not cases:
+        return f"the run has no case with {_words(settings)}"
+    if not any(case.rows for case in cases):
+        return f"no sample with {_words(settings)} ended ok"
+    if not any(case.values(quantity) for case in cases):
+        return f"no sample with {_words(settings)} has {_name(quantity)}"
+    return ""
+
+
+def _words(settings: Mapping[str, Any]) -> str:
+    return " ".join(f"{name}={_any_of(value)}" for name, value in settings.items()) or "these settings"
+
+
+def _any_of(value: Any) -> str:
+    return " or ".join(map(str, value)) if isinstance(value, tuple) else str(value)
+
+
+def _name(quantity: Quantity) -> str:
+    return quantity if isinstance(quantity, str) else quantity.__name__.strip("_").replace("_", " ")

@@ -1,0 +1,34 @@
+"""Suite → its checker, imported when it is used. A suite of the user's own has none."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+from kvbench.analysis.claims.evidence import Evidence, evidence_of
+from kvbench.analysis.claims.types import ClaimVerdict
+
+if TYPE_CHECKING:
+    from kvbench.store.run import Run
+
+Checker = Callable[[Evidence], list[ClaimVerdict]]
+
+CHECKERS: dict[str, str] = {
+    "block-size": "kvbench.analysis.claims.block_size:check",
+}
+
+
+def verdicts(run: Run) -> list[ClaimVerdict]:
+    """What the run says of each part of its suite's claim; empty for a suite without a checker."""
+    found = checker_of(str(run.plan["suite"]["name"]))
+    return found(evidence_of(run)) if found else []
+
+
+def checker_of(suite: str) -> Checker | None:
+    """The checker of a suite by its name."""
+    if suite not in CHECKERS:
+        return None
+    module, _, name = CHECKERS[suite].partition(":")
+    checker: Checker = getattr(import_module(module), name)
+    return checker

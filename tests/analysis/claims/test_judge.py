@@ -1,0 +1,142 @@
+"""What a verdict rests on: intervals as scipy has them, pairs by sample, words only where the interval allows them."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+from kvbench.analysis.claims.best import best_among
+from kvbench.analysis.claims.estimates import Estimate, Finding, differences, levels, ratios
+from kvbench.analysis.claims.evidence import Evidence
+from kvbench.analysis.claims.judge import Band, Claim, about, between, differs, everywhere, less_than, more_than
+from tests.analysis.claims.runs import around, evidence
+
+CLAIM = Claim("it is more", "a over b", more_than(1))
+A, B = {"block_size": 4}, {"block_size": 16}
+samples = st.lists(st.floats(1e-3, 1e3), min_size=2, max_size=8)
+
+
+def run(left: list[float], right: list[float], **options: Any) -> Evidence:
+    return evidence([(A, {"wall_s": left}), (B, {"wall_s": right})], samples=len(left), **options)
+
+
+@given(samples, st.data())
+def test_a_ratio_has_the_interval_of_the_paired_t_on_logarithms(left: list[float], data: st.DataObject) -> None:
+    right = data.draw(st.lists(st.floats(1e-3, 1e3), min_size=len(left), max_size=len(left)))
+    (found,) = ratios(run(left, right), "wall_s", A, B).estimates
+    logs = np.log(left) - np.log(right)
+    assert found.value == pytest.approx(math.exp(logs.mean()), rel=1e-6)
+    if np.ptp(logs) > 1e-9:
+        low, high = stats.ttest_1samp(logs, 0.0).confidence_interval(0.95)
+        assert found.interval() == pytest.approx((math.exp(low), math.exp(min(high, 700))), rel=1e-6)
+
+
+@given(samples)
+def test_a_level_has_the_interval_of_t(values: list[float]) -> None:
+    (found,) = levels(run(values, values), "wall_s", A).estimates
+    assert found.value == pytest.approx(np.mean(values))
+    if np.ptp(values) > 1e-6:
+        low, high = stats.ttest_1samp(values, 0.0).confidence_interval(0.95)
+        assert found.interval() == pytest.approx((low, high), rel=1e-6, abs=1e-9)
+
+
+def test_samples_are_paired_by_process() -> None:
+    """A slow process is slow for both: the ratio does not vary although both sides do."""
+    slow = [1.0, 3.0, 9.0]
+    (found,) = ratios(run([1.1 * s for s in slow], slow), "wall_s", A, B).estimates
+    assert found.interval() == pytest.approx((1.1, 1.1))
+
+
+def test_only_cases_that_are_equal_otherwise_are_compared() -> None:
+    cases = [({**side, "kv_dtype": dtype}, {"wall_s": 1.0 + n}) for n, side in enumerate((A, B)) for dtype in "xy"]
+    found = ratios(evidence(cases), "wall_s", A, B).estimates
+    assert [one.where for one in found] == ["kv_dtype=x", "kv_dtype=y"]
+    assert all(one.value == pytest.approx(0.5, rel=0.01) for one in found)
+
+
+@pytest.mark.parametrize(
+    ("value", "interval", "word"),
+    [
+        (1.5, 0.1, "held"),
+        (0.5, 0.1, "not held"),
+        (1.05, 0.3, "unclear"),
+    ],
+)
+def test_the_whole_interval_must_be_on_one_side(value: float, interval: float, word: str) -> None:
+    one = Estimate("", math.log(value), interval, 4.0, 5, is_ratio=True)
+    assert everywhere(CLAIM, Finding((one,))).held == word
+
+
+def test_one_sample_is_unclear_unless_it_is_modelled_or_follows_from_the_settings() -> None:
+    alone = run([2.0], [1.0])
+    assert everywhere(CLAIM, ratios(alone, "wall_s", A, B)).held == "unclear"
+    assert everywhere(CLAIM, ratios(alone, "wall_s", A, B, is_arithmetic=True)).held == "held"
+    virtual = ratios(run([2.0], [1.0], clock="virtual"), "wall_s", A, B)
+    verdict = everywhere(CLAIM, virtual, is_modelled=True)
+    assert (verdict.held, verdict.is_modelled, verdict.because.split(":")[0]) == ("held", True, "modelled")
+
+
+def test_a_single_place_that_contradicts_refutes_and_one_that_is_unsure_makes_it_unclear() -> None:
+    sure, unsure = (Estimate("", math.log(2.0), se, 4.0, 5, is_ratio=True) for se in (0.01, 1.0))
+    against = Estimate("", math.log(0.5), 0.01, 4.0, 5, is_ratio=True)
+    for estimates, word in (((sure, sure), "held"), ((sure, unsure), "unclear"), ((sure, unsure, against), "not held")):
+        assert everywhere(CLAIM, Finding(estimates)).held == word
+
+
+def test_one_of_many_places_must_be_further_off_to_refute() -> None:
+    """t = 3 on 4 degrees of freedom: p = 0.04 two-sided, enough alone and not among ten."""
+    against = Estimate("", -0.03, 0.01, 4.0, 5, is_ratio=True)
+    sure = Estimate("", 1.0, 0.01, 4.0, 5, is_ratio=True)
+    assert everywhere(CLAIM, Finding((against,))).held == "not held"
+    assert everywhere(CLAIM, Finding((against, *[sure] * 9))).held == "unclear"
+
+
+@pytest.mark.parametrize(("value", "word"), [(1.5, "held"), (1.001, "not held"), (1.03, "unclear")])
+def test_settings_differ_when_the_ratio_is_off_1_and_are_the_same_within_two_percent(value: float, word: str) -> None:
+    spread = 0.02 if word == "unclear" else 0.001
+    assert differs(CLAIM, Finding((Estimate("", math.log(value), spread, 4.0, 5, is_ratio=True),))).held == word
+
+
+@given(st.floats(-5, 5), st.floats(0, 5))
+def test_no_interval_both_holds_and_refutes(low: float, width: float) -> None:
+    bands = (more_than(1), less_than(1), between(1, 2), about(1 / 3, "a third"), Band("", low=0, is_strict=True))
+    for band in bands:
+        assert not (band.holds((low, low + width)) and band.refutes((low, low + width)))
+
+
+def test_a_count_that_is_zero_on_one_side_is_compared_by_its_difference() -> None:
+    cases = [(A, {"preemptions": [5, 6, 7, 6, 5]}), (B, {"preemptions": [0.0] * 5})]
+    finding = differences(evidence(cases), "preemptions", A, B)
+    assert everywhere(Claim("more", "more of them", more_than(0, "any"), ""), finding).held == "held"
+    assert not ratios(evidence(cases), "preemptions", A, B).estimates
+
+
+def test_what_is_missing_is_named() -> None:
+    whole = evidence([(A, {"wall_s": 1.0}), (B, {"wall_s": None})])
+    assert "no case with block_size=8" in ratios(whole, "wall_s", {"block_size": 8}, B).lack
+    assert "block_size=16 has wall_s" in ratios(whole, "wall_s", A, B).lack
+    assert "ended ok" in ratios(evidence([(A, {"wall_s": 1.0}), (B, {})], failed=[0]), "wall_s", A, B).lack
+    assert everywhere(CLAIM, Finding(lack="why")).because == "why"
+
+
+def test_the_best_must_beat_every_rival_and_a_tie_is_unclear() -> None:
+    def verdict(*speeds: float | list[float]) -> str:
+        sizes = (4, 16, 64, 256)
+        cases = [({"block_size": size}, {"output_tokens_per_s": v}) for size, v in zip(sizes, speeds, strict=True)]
+        return best_among(CLAIM, evidence(cases), "output_tokens_per_s", "block_size", (16, 64)).held
+
+    assert verdict(90.0, 100.0, 95.0, 80.0) == "held"
+    assert verdict(110.0, 100.0, 95.0, 80.0) == "not held"
+    assert verdict(around(100.0, 0.05), around(100.5, 0.05, 1), 95.0, 80.0) == "unclear"
+
+
+def test_numbers_are_plain_json_even_where_an_interval_is_endless() -> None:
+    wild = Estimate("", 1.0, 1e6, 1.0, 2, is_ratio=True)
+    json.dumps(everywhere(CLAIM, Finding((wild,))).numbers, allow_nan=False)
