@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from kvbench.costmodel.features import StepFeatures, blocks_of, step_features, visible
+from kvbench.costmodel.features import StepFeatures, decode_run_reads, step_features
 from kvbench.geometry.dtypes import storage_dtype
 from kvbench.geometry.memory import TOKEN_HEAD, block_bytes, layer_block_bytes
 from kvbench.geometry.weights import weight_bytes_by_part, weights_of
@@ -100,12 +100,7 @@ class CostModel:
         the first step) and nothing else: bit for bit what `step_s` says of each of them."""
         seconds = np.full(steps, self._fixed_s(len(lengths), len(lengths), len(lengths)) + 0.0)
         for shape in self._shapes:
-            if shape.window is None:
-                context, blocks = _full_run(lengths, steps, self.block_size)
-            else:
-                ends = lengths[:, np.newaxis] + np.arange(steps)
-                seen = visible(ends, 1, shape.window)
-                context, blocks = seen.sum(axis=0), blocks_of(ends, seen, self.block_size).sum(axis=0)
+            context, blocks = decode_run_reads(lengths, steps, shape.window, self.block_size)
             seconds += context * shape.decode_token_s
             seconds += blocks * shape.entry_s
         return seconds
@@ -149,16 +144,6 @@ def _shape(g: ModelGeometry, group: LayerGroup, rates: Rates, kv_dtype: str, blo
     value_dim = g.latent.kv_lora_rank if group.kind == "latent" and g.latent else group.v_head_dim
     pair_s = layers * 2.0 * g.query_heads * (group.k_head_dim + value_dim) / rates.attention_flops
     return _Shape(group.window, max(read_s, pair_s), read_s, pair_s, layers * group.kv_heads * rates.block_s)
-
-
-def _full_run(lengths: NDArray[np.int64], steps: int, block_size: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """`[steps]` tokens and `[steps]` table entries that layers without a window read: a sequence of length n begins a
-    block in the steps that are 1 − n modulo the block size."""
-    offsets = np.arange(steps)
-    begins = np.bincount((1 - lengths) % block_size, minlength=block_size)[offsets % block_size]
-    begins[0] = 0
-    blocks = int((-(-lengths // block_size)).sum()) + begins.cumsum()
-    return int(lengths.sum()) + len(lengths) * offsets, blocks
 
 
 def _flops_rate(rates: Rates, weight_dtype: str) -> float:

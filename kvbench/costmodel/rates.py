@@ -68,6 +68,10 @@ class NamedRates:
         """sha256 of the numbers."""
         return digest_of(asdict(self.rates))
 
+    def facts(self) -> dict[str, Any]:
+        """What a manifest keeps of it."""
+        return {"rates": asdict(self.rates)}
+
 
 _OVERHEADS = ("step_s", "layer_s", "sequence_s", "block_s", "transfer_s")
 
@@ -86,7 +90,7 @@ def write_rates(path: Path, rates: Rates, *, name: str, source: str) -> None:
 
 def read_rates(path: str | Path) -> NamedRates:
     """Rates from a file. `UsageError` for what cannot be read or is no cost model, `DataError` for a wrong digest."""
-    content = _json_object(path)
+    content = read_json_object(path)
     if content.get("format") != FORMAT or content.get("version") != VERSION:
         raise UsageError(f'{path} is not a "{FORMAT}" file of version {VERSION}', hint=_HINT)
     problems = list(_problems(content))
@@ -101,7 +105,8 @@ def read_rates(path: str | Path) -> NamedRates:
     return NamedRates(rates, f"{content['name']} ({content['digest'][:12]})", content["source"])
 
 
-def _json_object(path: str | Path) -> dict[str, Any]:
+def read_json_object(path: str | Path) -> dict[str, Any]:
+    """What a cost-model file holds; `UsageError` when it cannot be read or is no JSON object."""
     try:
         content = json.loads(Path(path).read_text(encoding="utf-8"))
     except FileNotFoundError:

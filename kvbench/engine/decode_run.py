@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kvbench.cache.decode_run import RunCounts, books_of, commit_run, name_contents, plan_run
+from kvbench.costmodel.features import decode_run_reads
 from kvbench.engine.copies import Moved
 from kvbench.engine.keys import token_keys
 from kvbench.engine.policies.admission import GuaranteedNoEvict, MaxUtilization
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from kvbench.cache.books import Books
     from kvbench.cache.decode_run import DecodeRun
     from kvbench.cache.types import CacheStats, Int64s
-    from kvbench.costmodel.model import CostModel
+    from kvbench.costmodel.cost import StepCost
     from kvbench.engine.clock import VirtualClock
     from kvbench.engine.recorder import Recorder
     from kvbench.engine.scheduler import Scheduler
@@ -72,7 +73,7 @@ class DecodeRuns:
 
     scheduler: Scheduler
     recorder: Recorder
-    cost: CostModel
+    cost: StepCost
     clock: VirtualClock
     vocab_size: int | None
     """None: contents are symbolic and tokens do not matter"""
@@ -192,4 +193,15 @@ class DecodeRuns:
             "internal_slots": counts.tail_slots,
             "reserved_slots": counts.promised * block_size,
             "evictions": counts.evictions,
+            **self._reads(run),
         }
+
+    def _reads(self, run: DecodeRun) -> dict[str, NDArray[np.int64]]:
+        """KV tokens and block-table entries of each step, summed over the layers."""
+        windows, layers = self.recorder.model
+        sums = {"decode_reads": np.zeros(run.steps, np.int64), "block_reads": np.zeros(run.steps, np.int64)}
+        for window, count in zip(windows, layers, strict=True):
+            context, blocks = decode_run_reads(run.known, run.steps, window, self.recorder.block_size)
+            sums["decode_reads"] += count * context
+            sums["block_reads"] += count * blocks
+        return sums

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from kvbench.cache.manager import make_manager
+from kvbench.costmodel.features import layer_windows
 from kvbench.engine.attention.registry import attention_backend
 from kvbench.engine.cache_settings import cache_settings
 from kvbench.engine.calibration import calibrated
@@ -81,6 +82,7 @@ class Engine(EngineLoop):
             clock=clock,
             drafter=drafter,
             check=check,
+            model=layer_windows(model.geometry),
         )
 
     @property

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
+from kvbench.costmodel.features import ONE_LAYER, LayerWindows
 from kvbench.engine.clock import WallClock
 from kvbench.engine.copies import Moved, arriving
 from kvbench.engine.group import sequence_of
@@ -87,8 +88,10 @@ class EngineLoop:
         clock: Clock | None = None,
         drafter: Drafter | None = None,
         check: bool = False,
+        model: LayerWindows = ONE_LAYER,
     ) -> None:
-        """`drafter` is asked for `draft_tokens` tokens a step; `check` calls `check_invariants` after every step."""
+        """`drafter` is asked for `draft_tokens` tokens a step; `check` calls `check_invariants` after every step.
+        `model`: whose layers attend, for the counts of a step."""
         self.manager = manager
         self.settings = settings
         self.runner = runner
@@ -98,7 +101,7 @@ class EngineLoop:
         self.scheduler.timer = self.clock.now
         if drafter is not None:
             self.scheduler.speculation = Speculation(drafter, settings.draft_tokens)
-        self._recorder = Recorder(block_bytes)
+        self._recorder = Recorder(block_bytes, manager.settings.block_size, model)
         self._check = check
         self._blocking = settings.promotion == "blocking"
         self._under_way = self._arriving = 0
@@ -189,7 +192,7 @@ class EngineLoop:
         stays what fills whole new blocks and has room. `NoRoomError` when what runs does not fit the new blocks,
         `UsageError` or `CannotRunError` when it can never be; nothing has changed then."""
         record = reblock(self.manager, self.runner, block_size, self.clock, self.steps, self._refusals)
-        self._recorder.block_bytes = record.block_bytes
+        self._recorder.block_bytes, self._recorder.block_size = record.block_bytes, record.block_size
         self.reblocks.append(record)
         if self._check:
             self.check_invariants()

@@ -7,6 +7,7 @@ from itertools import groupby, pairwise
 from typing import TYPE_CHECKING
 
 from kvbench.cache.types import CacheStats
+from kvbench.costmodel.features import ONE_LAYER, LayerReads, LayerWindows, layer_reads, step_features
 from kvbench.engine.telemetry import RequestRecord, StepRecord
 
 if TYPE_CHECKING:
@@ -21,6 +22,8 @@ class Recorder:
     """Numbers the steps and remembers the counters at the end of the last one."""
 
     block_bytes: int
+    block_size: int
+    model: LayerWindows = ONE_LAYER
     steps: int = 0
     last: CacheStats | None = None
 
@@ -28,7 +31,7 @@ class Recorder:
         """The record of one step. `stats` is the state after the step's KV is written and before finished sequences
         leave; `times` are start and end. The caller fills in `active_sequences` and `waiting_sequences`."""
         last, done, started, ended = self.last or CacheStats(), moved.done, *times
-        drafts = schedule.drafts
+        drafts, reads, sampled = schedule.drafts, *self._reads(schedule)
         record = StepRecord(
             step=self.steps,
             t_s=started,
@@ -68,10 +71,20 @@ class Recorder:
             rollbacks=0 if drafts is None else drafts.rollbacks,
             failed_copies=moved.failed,
             swap_refusals=stats.swap_refusals - last.swap_refusals,
+            sampled_rows=sampled,
+            **reads._asdict(),
         )
         self.steps += 1
         self.last = stats
         return record
+
+    def _reads(self, schedule: Schedule) -> tuple[LayerReads, int]:
+        """What attention reads, and the rows that are sampled from."""
+        sampled = len(schedule.random_keys) + sum(beams.rows for beams in schedule.beams)
+        step = step_features(
+            schedule.starts, schedule.counts, schedule.num_decodes, sampled, self.model.windows, self.block_size
+        )
+        return layer_reads(step, self.model.layers), sampled
 
     def reset(self) -> None:
         """Steps count from 0 again, after the books' counters were reset."""

@@ -60,6 +60,13 @@ class StepRecord:
     """Block copies that left nothing readable; what they would have brought was computed again."""
     prefix_lookup_s: float = 0.0
     """Time spent looking prompts up in the prefix cache and planning their admission; 0 by a virtual clock."""
+    sampled_rows: int = 0
+    """Rows that went through the output head."""
+    decode_reads: int = 0
+    """This and the next three are summed over all layers, each within its window (`costmodel/features.py`)."""
+    prefill_reads: int = 0
+    prefill_pairs: int = 0
+    block_reads: int = 0
 
 
 @dataclass(slots=True)

@@ -13,6 +13,7 @@ import numpy as np
 
 from kvbench.cache.manager import make_manager
 from kvbench.cache.transfers import ARRIVALS, COPY_KINDS
+from kvbench.costmodel.features import layer_windows
 from kvbench.costmodel.model import CostModel
 from kvbench.engine.cache_settings import cache_settings
 from kvbench.engine.clock import VirtualClock
@@ -26,12 +27,14 @@ from kvbench.engine.speculation.geometry import draft_kv_dtype
 from kvbench.engine.speculation.virtual import VirtualDrafter, draft_geometry
 from kvbench.engine.symbolic import check_symbolic
 from kvbench.engine.tokens import keyed_tokens
+from kvbench.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
     from kvbench.cache.transfers import Transfers
     from kvbench.cache.types import Int64s
+    from kvbench.costmodel.cost import StepCost
     from kvbench.engine.batch import StepBatch
     from kvbench.engine.sampling import SamplingParams
     from kvbench.engine.schedule import Candidates, Schedule
@@ -50,7 +53,7 @@ class VirtualRunner:
     """Every call advances the clock by what the cost model says of it."""
 
     def __init__(
-        self, cost: CostModel, clock: VirtualClock, vocab_size: int, draft_cost: CostModel | None = None
+        self, cost: StepCost, clock: VirtualClock, vocab_size: int, draft_cost: StepCost | None = None
     ) -> None:
         """`draft_cost`: of a draft model that computes every prompt as well."""
         self.cost = cost
@@ -140,7 +143,7 @@ class VirtualEngine(EngineLoop):
         self,
         geometry: ModelGeometry,
         settings: EngineSettings,
-        cost: CostModel,
+        cost: StepCost,
         *,
         weight_dtype: str,
         max_context: int | None = None,
@@ -148,7 +151,8 @@ class VirtualEngine(EngineLoop):
         symbolic: bool = False,
         check: bool = False,
     ) -> None:
-        """Raises `CannotRunError` with the arithmetic when the memory cannot hold one sequence. Without `in_runs` every
+        """Raises `CannotRunError` with the arithmetic when the memory cannot hold one sequence, `UsageError` when the
+        cost has no price for a draft that the settings ask for. Without `in_runs` every
         step is taken by itself, which gives the same and takes longer. `symbolic`: jobs are `SymbolicJob`s."""
         if symbolic:
             check_symbolic(geometry, settings)
@@ -166,6 +170,7 @@ class VirtualEngine(EngineLoop):
             clock=clock,
             drafter=None if settings.speculation == "none" else VirtualDrafter(settings, draft_cost, clock),
             check=check,
+            model=layer_windows(geometry),
         )
         can_run = in_runs and can_ever_run(settings, self.scheduler)
         runs = DecodeRuns(self.scheduler, self._recorder, cost, clock, None if symbolic else geometry.vocab_size)
@@ -193,12 +198,17 @@ class VirtualEngine(EngineLoop):
 
 
 def _draft_cost(
-    geometry: ModelGeometry, settings: EngineSettings, cost: CostModel, weight_dtype: str
-) -> CostModel | None:
+    geometry: ModelGeometry, settings: EngineSettings, cost: StepCost, weight_dtype: str
+) -> StepCost | None:
     """What drafts, as a model of its own on the same device; None when nothing is computed for a draft."""
     draft = draft_geometry(geometry, settings)
     if draft is None:
         return None
+    if not isinstance(cost, CostModel):
+        raise UsageError(
+            "a fitted model prices the model that it was fitted on, and no draft",
+            hint='use speculation = "none", or the roofline of a device',
+        )
     dtype = draft_kv_dtype(settings) if settings.speculation == "draft-model" else settings.kv_dtype
     return CostModel(
         draft,

@@ -9,12 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kvbench.costmodel.model import CostModel, decode_kernel_s
-from kvbench.costmodel.rates import Rates
+from kvbench.costmodel.model import decode_kernel_s
+from kvbench.costmodel.rates import NamedRates, Rates
+from kvbench.costmodel.sources import CostSource, cost_for
 from kvbench.engine.serve import Served, serve
 from kvbench.engine.telemetry import StepRecord
 from kvbench.engine.virtual import VirtualEngine
-from kvbench.errors import ExitCode, KvbenchError
+from kvbench.errors import CannotRunError, ExitCode, KvbenchError
 from kvbench.geometry.huggingface import geometry_from_folder
 from kvbench.geometry.memory import kv_bytes_per_token
 from kvbench.geometry.model import ModelGeometry
@@ -43,7 +44,7 @@ class VirtualBench:
     the case: what goes by the real clock are `case_s`, `peak_rss_bytes` and the time stamps."""
 
     run_dir: Path
-    rates: Rates
+    cost_source: CostSource
     measure_settings: MeasureSettings
     slo: SloSettings
 
@@ -71,20 +72,26 @@ class VirtualBench:
 
     def _measured(self, case: CaseJob, on_share: OnShare) -> Measured:
         if case.kind == "kernel":
-            return modelled_kernel(KernelSettings.model_validate(case.kernel), self.rates)
-        return served_case(case, self.rates, self.measure_settings, self.slo, on_share, timeout_s=case.timeout_s)
+            return modelled_kernel(KernelSettings.model_validate(case.kernel), _rates(self.cost_source))
+        return served_case(case, self.cost_source, self.measure_settings, self.slo, on_share, timeout_s=case.timeout_s)
 
 
 def served_case(
-    case: CaseJob, rates: Rates, measure: MeasureSettings, slo: SloSettings, on_share: OnShare, *, timeout_s: float
+    case: CaseJob,
+    source: CostSource | Rates,
+    measure: MeasureSettings,
+    slo: SloSettings,
+    on_share: OnShare,
+    *,
+    timeout_s: float,
 ) -> Measured:
     """Serve the case's workload once, its cache in the declared state. There is nothing to warm up.
 
     Raises `InternalError` when the engine's books do not add up afterwards."""
     settings = EngineSettings.model_validate(case.engine)
     workload = planned_workload(case)
-    geometry = _geometry(case)
-    engine = virtual_engine(geometry, settings, rates, case.max_context)
+    geometry = geometry_of(case)
+    engine = virtual_engine(geometry, settings, source, case.max_context)
     asked = decoding_of(case)
     on_step = _until(timeout_s, share_of(workload, asked.width, on_share))
     prepared = bring_about(engine, workload, case, measure, asked)
@@ -98,17 +105,18 @@ def served_case(
 
 
 def virtual_engine(
-    geometry: ModelGeometry, settings: EngineSettings, rates: Rates, max_context: int | None = None
+    geometry: ModelGeometry, settings: EngineSettings, source: CostSource | Rates, max_context: int | None = None
 ) -> VirtualEngine:
     """The engine of resolved settings."""
     dtype = settings.weight_dtype
-    cost = CostModel(
+    cost = cost_for(
+        source,
         geometry,
-        rates,
         weight_dtype=dtype,
         kv_dtype=settings.kv_dtype,
         block_size=settings.block_size,
         kv_scales=settings.kv_scales,
+        kv_layout=settings.kv_layout,
     )
     return VirtualEngine(geometry, settings, cost, weight_dtype=dtype, max_context=max_context)
 
@@ -139,7 +147,16 @@ def modelled_kernel(kernel: KernelSettings, rates: Rates) -> Measured:
     )
 
 
-def _geometry(case: CaseJob) -> ModelGeometry:
+def _rates(source: CostSource) -> Rates:
+    if isinstance(source, NamedRates):
+        return source.rates
+    raise CannotRunError(
+        f"{source.label} knows steps of an engine, and no kernel calls", hint="leave the kernel cases out"
+    )
+
+
+def geometry_of(case: CaseJob) -> ModelGeometry:
+    """Of the case's model."""
     name = case.model["name"]
     return geometry_from_folder(Path(name)) if case.model["weights"] == "checkpoint" else resolve_model(name)
 

@@ -88,7 +88,8 @@ class MeasureSettings(Settings):
     virtual_device: VirtualDeviceName | None = None
     """`virtual`: the device that the cost model stands for, a GPU by name or `cpu`; H100-SXM when left out."""
     cost_model: str | None = Field(default=None, min_length=1)
-    """`virtual`: `roofline` (from the device's datasheet, also when left out) or the path of a cost-model file."""
+    """`virtual`: `roofline` (from the device's datasheet, also when left out) or the path of a file: rates of a device,
+    or a model fitted on measured steps, which stands for the device that was measured."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """`wall`: `auto` is CUDA where there is one."""
     repetitions: int = Field(default=3, ge=1, le=10_000)

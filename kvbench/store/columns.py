@@ -120,6 +120,13 @@ STEP_COLUMNS = (
     _count("rollbacks", "sequences", "Sequences whose block table was cut back to what was accepted."),
     _count("swap_refusals", "", "Preempted sequences that found no room in the swap area and were recomputed."),
     _count("failed_copies", "blocks", "Block copies that failed; what they would have brought was computed again."),
+    _count("sampled_rows", "rows", "Rows that went through the output head."),
+    _count(
+        "decode_reads", "tokens", "KV tokens that decoding sequences read, summed over all layers, windows counted."
+    ),
+    _count("prefill_reads", "tokens", "KV tokens that pieces of prompts read, likewise."),
+    _count("prefill_pairs", "", "(query, key) products of pieces of prompts, likewise."),
+    _count("block_reads", "blocks", "Block-table entries that attention follows, likewise."),
 )
 
 WORKLOAD_COLUMNS = (

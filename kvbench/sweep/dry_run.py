@@ -75,8 +75,8 @@ def _summary(plan: SweepPlan, expected: Estimate) -> Iterator[str]:
     samples = len(plan.runnable) * plan.repetitions
     yield f"{len(plan.cases)} cases × {plan.repetitions} repetitions = {samples} samples to take, {total}"
     yield f"expected times from: {expected.source}"
-    if plan.machine.rates is not None:
-        yield f"virtual clock: {plan.device.name} by {plan.machine.rates.label}, no tensors"
+    if plan.machine.cost is not None:
+        yield f"virtual clock: {plan.device.name} by {plan.machine.cost.label}, no tensors"
     else:
         yield f"device: {plan.device.name}, {plan.threads} threads"
     for case in plan.cases:

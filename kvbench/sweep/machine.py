@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from kvbench.costmodel.fitted import FittedFile
 from kvbench.costmodel.profiles import DEFAULT_DEVICE, virtual_device
-from kvbench.costmodel.rates import NamedRates, read_rates
 from kvbench.costmodel.roofline import roofline
+from kvbench.costmodel.sources import CostSource, read_cost_file
 from kvbench.devices.detect import detect
 from kvbench.devices.facts import Device
-from kvbench.errors import CannotRunError
+from kvbench.errors import CannotRunError, UsageError
 from kvbench.measure.memory import free_memory_bytes
 from kvbench.spec.suite import MeasureSettings
 
@@ -18,15 +19,15 @@ _ENDLESS = 1 << 62
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """Where cases run: this machine, or under the virtual clock the device that `rates` stand for. A virtual device
+    """Where cases run: this machine, or under the virtual clock the device that `cost` stands for. A virtual device
     has all of its memory free, and as much host memory as anybody asks for."""
 
     device: Device
-    rates: NamedRates | None = None
+    cost: CostSource | None = None
 
     @property
     def is_virtual(self) -> bool:
-        return self.rates is not None
+        return self.cost is not None
 
     @property
     def clock(self) -> str:
@@ -43,9 +44,21 @@ def find_machine(measure: MeasureSettings) -> Machine:
     """The machine a suite runs on; `CannotRunError` when it asks for CUDA and there is none."""
     if measure.clock == "wall":
         return Machine(find_device(measure.device))
-    virtual = virtual_device(measure.virtual_device or DEFAULT_DEVICE)
     given = measure.cost_model
-    return Machine(virtual.device, roofline(virtual) if given in (None, "roofline") else read_rates(str(given)))
+    cost = None if given in (None, "roofline") else read_cost_file(str(given))
+    if isinstance(cost, FittedFile):
+        return Machine(_fitted_device(cost, measure.virtual_device), cost)
+    virtual = virtual_device(measure.virtual_device or DEFAULT_DEVICE)
+    return Machine(virtual.device, cost or roofline(virtual))
+
+
+def _fitted_device(cost: FittedFile, named: str | None) -> Device:
+    """A fitted model stands for the device that it was fitted on, and for no other."""
+    if named not in (None, cost.device.name):
+        raise UsageError(
+            f"{cost.label} was fitted on {cost.device.name}, not on {named}", hint="leave --virtual-device out"
+        )
+    return cost.device
 
 
 def find_device(wanted: str) -> Device:

@@ -110,10 +110,10 @@ class SweepPlan:
 
 
 def _cost_model_facts(machine: Machine) -> dict[str, Any] | None:
-    if machine.rates is None:
+    cost = machine.cost
+    if cost is None:
         return None
-    rates = machine.rates
-    return {"label": rates.label, "source": rates.source, "digest": rates.digest, "rates": asdict(rates.rates)}
+    return {"label": cost.label, "source": cost.source, "digest": cost.digest, **cost.facts()}
 
 
 def _workload_facts(workload: Workload) -> dict[str, Any]:

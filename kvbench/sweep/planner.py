@@ -121,7 +121,8 @@ class _Planner:
             "query_dtype": query_dtype(kernel, self._plan.machine.device.kind),
         }
         job = self._job(case, columns, geometry, {"kernel": kernel.model_dump(mode="json")}, tuned=tuned)
-        return PlannedCase(case, job, label, memory, refusal=does_not_fit(memory, self._plan.machine))
+        refusal = refusals.cannot_price_kernels(self._plan.machine) or does_not_fit(memory, self._plan.machine)
+        return PlannedCase(case, job, label, memory, refusal=refusal)
 
     def _engine(self, case: Case, label: str) -> PlannedCase:
         assert case.engine is not None
@@ -163,6 +164,7 @@ class _Planner:
         refusal = refusal or refusals.cannot_reblock(workload, engine, geometry, self._plan.machine)
         refusal = refusal or refusals.cannot_speculate(case.workload, engine, machine)
         refusal = refusal or refusals.cannot_capture(engine, geometry, machine)
+        refusal = refusal or refusals.cannot_price(engine, geometry, machine)
         if refusal is None:
             count, arithmetic = too_wide(workload, case.workload.sampling, engine, geometry, limit)
             notes += _rejections(count, len(workload.requests), arithmetic)
@@ -235,7 +237,7 @@ class _Planner:
         machine = self._plan.machine
         columns = {
             "clock": machine.clock,
-            "cost_model": machine.rates.label if machine.rates else None,
+            "cost_model": machine.cost.label if machine.cost else None,
             "device": self._plan.device.kind,
             "device_name": self._plan.device.name,
             "threads": None if machine.is_virtual else self._plan.threads,
@@ -247,10 +249,10 @@ class _Planner:
 
     def _clock_facts(self) -> dict[str, object]:
         """What decides times besides the device: threads, or the cost model's numbers and its code."""
-        rates = self._plan.machine.rates
-        if rates is None:
+        cost = self._plan.machine.cost
+        if cost is None:
             return {"threads": self._plan.threads}
-        return {"clock": "virtual", "rates": rates.digest, "cost_model_code": cost_model_digest()}
+        return {"clock": "virtual", "rates": cost.digest, "cost_model_code": cost_model_digest()}
 
     def _check_draft_folder(self, engine: EngineSettings) -> None:
         """A draft model's folder is checked like a model's."""

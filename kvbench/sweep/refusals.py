@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from kvbench.cache.reservations import largest_piece
+from kvbench.costmodel.fitted import FittedFile, prices_copies
 from kvbench.engine.memory import reserves_maximum, step_tokens
 from kvbench.engine.padding import why_no_graphs
 from kvbench.engine.speculation.geometry import draft_block_bytes
@@ -95,3 +96,31 @@ def cannot_capture(engine: EngineSettings, geometry: ModelGeometry, machine: Mac
     if engine.cuda_graphs and machine.is_virtual:
         return "cuda_graphs makes launches cheaper, and the virtual clock launches nothing"
     return why_no_graphs(engine, geometry, machine.device.kind)
+
+
+def cannot_price(engine: EngineSettings, geometry: ModelGeometry, machine: Machine) -> str | None:
+    """Why a fitted cost model says nothing about these settings; None when it does, or there is none."""
+    cost = machine.cost
+    if not isinstance(cost, FittedFile):
+        return None
+    if engine.attention not in ("auto", cost.attention):
+        return f"{cost.label} was fitted with attention = {cost.attention!r}, not {engine.attention!r}"
+    if engine.speculation != "none":
+        return f'{cost.label} prices no drafts: set speculation = "none"'
+    stored = (engine.weight_dtype, engine.kv_dtype, engine.kv_scales, engine.kv_layout)
+    return cost.why_not(geometry, *stored) or _no_price_for_copies(engine, cost)
+
+
+def _no_price_for_copies(engine: EngineSettings, cost: FittedFile) -> str | None:
+    fit = cost.configuration(engine.kv_dtype, engine.kv_scales, engine.kv_layout)
+    wanted = {"host_bytes"} if engine.offload != "none" or engine.preemption != "recompute" else set()
+    wanted |= {"disk_bytes"} if engine.offload == "host+disk" else set()
+    if fit is None or wanted <= prices_copies(fit):
+        return None
+    return f"{cost.label} has no price for block copies to and from host or disk: fit it with a run that makes them"
+
+
+def cannot_price_kernels(machine: Machine) -> str | None:
+    """Why kernel cases have no predicted time; None when they have, or are measured."""
+    is_fitted = isinstance(machine.cost, FittedFile)
+    return "a fitted cost model knows steps of an engine, and no kernel calls" if is_fitted else None

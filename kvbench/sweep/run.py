@@ -102,9 +102,9 @@ class _Sweep:
                 self.folder.seal_if_due()
 
     def _foreword(self, todo: int) -> Iterator[str]:
-        rates = self.plan.machine.rates
-        if rates is not None:
-            yield f"virtual clock: no device is timed; {self.plan.device.name} by the cost model {rates.label}"
+        cost = self.plan.machine.cost
+        if cost is not None:
+            yield f"virtual clock: no device is timed; {self.plan.device.name} by the cost model {cost.label}"
         yield from self.plan.tuned.foreword()
         yield from self.folder.problems
         if todo < self.total:
@@ -123,10 +123,10 @@ class _Sweep:
 
     def _simulate(self, jobs: list[CaseJob], on_event: OnEvent) -> None:
         """Under the virtual clock no process can disturb another: everything happens in this one."""
-        rates, suite = self.plan.machine.rates, self.plan.suite
-        if rates is None:
+        cost, suite = self.plan.machine.cost, self.plan.suite
+        if cost is None:
             raise InternalError("a virtual sweep was planned without a cost model")
-        bench = VirtualBench(self.folder.path.resolve(), rates.rates, suite.measure, suite.slo)
+        bench = VirtualBench(self.folder.path.resolve(), cost, suite.measure, suite.slo)
         for job in jobs:
             on_event(Event(STARTED, job.case_id, {"sample": job.sample}))
 

@@ -13,7 +13,7 @@ from kvbench.errors import UsageError
 
 if TYPE_CHECKING:
     from kvbench.cache.types import CacheManager
-    from kvbench.costmodel.model import CostModel
+    from kvbench.costmodel.cost import StepCost
     from kvbench.engine.clock import VirtualClock
     from kvbench.engine.schedule import Schedule
     from kvbench.geometry.model import ModelGeometry
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 class VirtualDrafter(DeclaredDrafter):
     """Every turn over the sequences that want a draft takes the time of a decode step of the draft."""
 
-    def __init__(self, settings: EngineSettings, cost: CostModel | None, clock: VirtualClock) -> None:
+    def __init__(self, settings: EngineSettings, cost: StepCost | None, clock: VirtualClock) -> None:
         """`cost` None: drafting takes no time. Raises `UsageError` when no acceptance rate is declared."""
         super().__init__(_declared_rate(settings))
         self.cost, self.clock = cost, clock
