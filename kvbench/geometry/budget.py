@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from kvbench.geometry.memory import PoolLayout, pool_layout
+from kvbench.geometry.memory import TOKEN_HEAD, PoolLayout, pool_layout
 from kvbench.geometry.weights import weight_bytes
 
 if TYPE_CHECKING:
@@ -75,6 +75,7 @@ def budget_of(
     load: Load,
     headroom_bytes: int = 0,
     runtime_bytes: int | None = None,
+    kv_scales: str = TOKEN_HEAD,
 ) -> Budget:
     """The budget of one device that holds `g` (one rank of a split model, or the whole).
 
@@ -82,7 +83,7 @@ def budget_of(
     """
     if runtime_bytes is None:
         runtime_bytes = DEVICE_CONTEXT_BYTES + activation_bytes(g, load.max_batch_tokens) + logit_bytes(g, load)
-    layout = pool_layout(g, kv_dtype, block_size)
+    layout = pool_layout(g, kv_dtype, block_size, kv_scales)
     return Budget(
         memory_bytes=memory_bytes,
         weights_bytes=weight_bytes(g, weight_dtype),

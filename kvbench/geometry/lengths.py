@@ -35,10 +35,10 @@ class Lengths:
         return sum(self.tokens) / len(self.tokens)
 
 
-def parse_lengths(text: str) -> list[Lengths]:
+def parse_lengths(text: str, quantiles: int = QUANTILES) -> list[Lengths]:
     """`"1k,8k,lognormal(1000,4000)"` → one `Lengths` each. `UsageError` names the part that is wrong.
 
-    A lognormal is given by its median and its 95th percentile, and stands for its 1,000 mid-quantiles.
+    A lognormal is given by its median and its 95th percentile, and stands for so many of its mid-quantiles.
     """
     found: list[Lengths] = []
     position = 0
@@ -46,27 +46,27 @@ def parse_lengths(text: str) -> list[Lengths]:
         item = _ITEM.match(text, position)
         if item is None:
             raise UsageError(f"{text[position:]!r} in the lengths is not understood", hint=_HINT)
-        found.append(_one(item.group(1).strip()))
+        found.append(_one(item.group(1).strip(), quantiles))
         position = item.end()
     if not found:
         raise UsageError("no lengths given", hint=_HINT)
     return found
 
 
-def _one(text: str) -> Lengths:
+def _one(text: str, quantiles: int) -> Lengths:
     drawn = _LOGNORMAL.fullmatch(text)
     if drawn is None:
         return Lengths(text, (_count(text),))
     median, high = _count(drawn.group(1).strip()), _count(drawn.group(2).strip())
     if high < median:
         raise UsageError(f"{text}: the 95th percentile {high} is below the median {median}", hint=_HINT)
-    return Lengths(text, _lognormal(median, high))
+    return Lengths(text, _lognormal(median, high, quantiles))
 
 
-def _lognormal(median: int, p95: int) -> tuple[int, ...]:
+def _lognormal(median: int, p95: int, quantiles: int) -> tuple[int, ...]:
     normal = NormalDist()
     sigma = math.log(p95 / median) / normal.inv_cdf(0.95)
-    shares = ((i + 0.5) / QUANTILES for i in range(QUANTILES))
+    shares = ((i + 0.5) / quantiles for i in range(quantiles))
     return tuple(max(1, round(median * math.exp(sigma * normal.inv_cdf(share)))) for share in shares)
 
 

@@ -10,6 +10,7 @@ from kvbench.errors import CannotRunError, UsageError
 from kvbench.geometry.budget import DEVICE_CONTEXT_BYTES, Budget, Load, activation_bytes, budget_of, logit_bytes
 from kvbench.geometry.lengths import Lengths
 from kvbench.geometry.memory import (
+    TOKEN_HEAD,
     kv_bytes_per_token,
     layer_block_bytes,
     mean_sequence_blocks,
@@ -36,6 +37,7 @@ class Question:
     headroom_bytes: int = 0
     runtime_bytes: int | None = None
     load: Load = field(default_factory=Load)
+    kv_scales: str = TOKEN_HEAD
 
     @property
     def rank(self) -> ModelGeometry:
@@ -51,6 +53,7 @@ class Question:
             load=self.load,
             headroom_bytes=self.headroom_bytes,
             runtime_bytes=self.runtime_bytes,
+            kv_scales=self.kv_scales,
         )
 
 
@@ -112,15 +115,14 @@ def _device(q: Question) -> dict[str, Any]:
 
 def _pool(q: Question, kv_dtype: str, block_size: int) -> dict[str, Any]:
     budget = q.budget(kv_dtype, block_size)
-    if budget.num_blocks < 1:
-        raise _does_not_fit(q, budget)
-    layout, per_token = budget.layout, kv_bytes_per_token(q.rank, kv_dtype)
+    require_room(q, budget)
+    layout, per_token = budget.layout, kv_bytes_per_token(q.rank, kv_dtype, q.kv_scales)
     return {
         "kv_dtype": kv_dtype,
         "block_size": block_size,
         "kv_bytes_per_token": _number(per_token),
         "kv_bytes_per_token_all_ranks": _number(per_token * q.tp),
-        "layer_block_bytes": [layer_block_bytes(group, kv_dtype, block_size) for group in q.rank.groups],
+        "layer_block_bytes": [layer_block_bytes(group, kv_dtype, block_size, q.kv_scales) for group in q.rank.groups],
         "block_bytes": layout.block_bytes,
         "block_tables": len(layout.pieces),
         "layers_per_block": layout.layers_per_block,
@@ -132,6 +134,12 @@ def _pool(q: Question, kv_dtype: str, block_size: int) -> dict[str, Any]:
         "longest_sequence_tokens": layout.longest_sequence(budget.num_blocks),
         "lengths": [_length(budget, lengths) for lengths in q.lengths],
     }
+
+
+def require_room(q: Question, budget: Budget) -> None:
+    """Raises `CannotRunError` with the arithmetic, and the nearest way out, where not one block fits."""
+    if budget.num_blocks < 1:
+        raise _does_not_fit(q, budget)
 
 
 def _length(budget: Budget, lengths: Lengths) -> dict[str, Any]:
