@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from kvbench.errors import KvbenchError
+from kvbench.measure.core_speed import CoreSpeed
 from kvbench.measure.dominance import is_implied
 from kvbench.measure.environment import readings
 from kvbench.measure.job import PROGRESS, REDONE, CaseJob, WorkerJob
@@ -39,6 +40,7 @@ class Bench:
         self._kv_errors: dict[tuple[ModelKey, str, int, str], dict[str, float]] = {}
         self._out_of_memory = list(job.out_of_memory)
         self._poisoned = False
+        self._core = CoreSpeed() if job.device == "cpu" else None
         self._budget = RedoBudget.of(self._measure.redo_share, len(job.cases))
         import kvbench_kernels.cache
 
@@ -57,7 +59,7 @@ class Bench:
         started_at, before = now(), readings()
         try:
             with Watch(self._job.device, self._uuid) as watch:
-                observer = Observer(watch, self._budget, self._teller(case))
+                observer = Observer(watch, self._budget, self._teller(case), self._core)
                 found = self._implied(case) or self._measured(case, observer)
         except Exception as error:
             status, text = self._classify(error)

@@ -64,7 +64,7 @@ def measure_kernel_case(
     set_up = time.perf_counter()
     warm = warm_up(timer, call, observer.watch.clock_is_steady)
     rule = StoppingRule(measure.kernel_precision, measure.kernel_min_time_s, measure.kernel_max_time_s)
-    taken = observer.take(lambda _: time_calls(timer, call, rule), lambda: None)
+    taken = observer.take(lambda _: time_calls(timer, call, rule, observer.core), lambda: None)
     timed = taken.value
     metrics, warnings = timed.metrics(rule)
     bytes_read = _bytes_read(kernel, setup)

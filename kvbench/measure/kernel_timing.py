@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvbench.measure.bimodal import two_modes
-from kvbench.measure.precision import StoppingRule, half_width, median_interval
+from kvbench.measure.core_speed import CoreSpeed, Probed
+from kvbench.measure.precision import MIN_CALLS, StoppingRule, half_width, median_interval
 from kvbench.measure.stationary import is_stationary, lag1
 from kvbench.measure.warnings import RowWarning
 
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 
 WARMUP_CAP_S = 3.0
 CURVE_POINTS = 64
+SHARED_LIMIT = 0.5
+"""Share of calls on a shared core above which a row says so"""
 
 
 @dataclass(slots=True)
@@ -48,11 +51,13 @@ class WarmUp:
 
 @dataclass(slots=True)
 class Timed:
-    """The window: device and host time of every call, and the wall time of all of it."""
+    """The window: device and host time of the calls that count, its wall time, and the share of calls that do not
+    because the core was shared then (`core_speed.py`; None where nobody looked)."""
 
     device_s: NDArray[np.float64]
     host_s: NDArray[np.float64]
     window_s: float
+    shared_share: float | None = None
 
     def metrics(self, rule: StoppingRule) -> tuple[dict[str, Any], list[RowWarning]]:
         """Columns that describe the times, and what to know about them."""
@@ -70,8 +75,9 @@ class Timed:
             "decode_high_s": high,
             "precision_reached": width if np.isfinite(width) else None,
             "lag1_autocorrelation": lag1(values),
+            "core_shared_share": self.shared_share,
         }
-        return row, [*self._imprecise(width, rule), *self._bimodal()]
+        return row, [*self._imprecise(width, rule), *self._bimodal(), *self._shared()]
 
     def _imprecise(self, width: float, rule: StoppingRule) -> list[RowWarning]:
         if width <= rule.precision:
@@ -79,6 +85,12 @@ class Timed:
         reached = width if np.isfinite(width) else None
         numbers = {"reached": reached, "wanted": rule.precision, "calls": len(self.device_s), "window_s": self.window_s}
         return [RowWarning("imprecise", numbers)]
+
+    def _shared(self) -> list[RowWarning]:
+        if self.shared_share is None or self.shared_share <= SHARED_LIMIT:
+            return []
+        numbers = {"share": self.shared_share, "limit": SHARED_LIMIT, "calls": len(self.device_s)}
+        return [RowWarning("core_shared", numbers)]
 
     def _bimodal(self) -> list[RowWarning]:
         found = two_modes(self.device_s)
@@ -97,18 +109,34 @@ def warm_up(timer: Timer, call: Call, clock_is_steady: Callable[[], bool] = lamb
     return found
 
 
-def time_calls(timer: Timer, call: Call, rule: StoppingRule) -> Timed:
-    """Call until the rule is satisfied."""
+def time_calls(timer: Timer, call: Call, rule: StoppingRule, core: CoreSpeed | None = None) -> Timed:
+    """Call until the rule is satisfied by the calls that count and by their time; with `core`, those on a shared core
+    do not count, as long as there are enough others."""
     device: list[float] = []
     host: list[float] = []
+    probed = None if core is None else Probed(core)
     start = time.perf_counter()
     elapsed, look = 0.0, 0
     while True:
         timing = timer(call)
         device.append(timing.device_s)
         host.append(timing.host_s)
+        if probed is not None:
+            probed.after_call()
         elapsed = time.perf_counter() - start
         if len(device) >= look or elapsed >= rule.max_time_s:
-            if rule.is_over(device, elapsed):
-                return Timed(np.asarray(device), np.asarray(host), elapsed)
+            shared = np.zeros(len(device), dtype=np.bool_) if probed is None else probed.slow()
+            counted = np.asarray(device)[~shared]
+            over = rule.is_over(counted, elapsed * len(counted) / len(device))
+            if over or (elapsed >= rule.max_time_s and len(device) >= MIN_CALLS):
+                return _timed(np.asarray(device), np.asarray(host), elapsed, None if probed is None else shared)
             look = rule.next_look(len(device))
+
+
+def _timed(
+    device: NDArray[np.float64], host: NDArray[np.float64], window_s: float, shared: NDArray[np.bool_] | None
+) -> Timed:
+    if shared is None:
+        return Timed(device, host, window_s)
+    kept = ~shared if (~shared).sum() >= MIN_CALLS else np.ones(len(device), dtype=np.bool_)
+    return Timed(device[kept], host[kept], window_s, float(shared.mean()))

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
+from kvbench.measure.core_speed import CoreSpeed
 from kvbench.measure.warnings import RowWarning, text
 from kvbench.measure.watch import Observed, Watch
 
@@ -96,6 +97,8 @@ class Observer:
     watch: Watch = field(default_factory=lambda: Watch("cpu"))
     budget: RedoBudget = field(default_factory=lambda: RedoBudget(0))
     say: Say = lambda _: None
+    core: CoreSpeed | None = None
+    """Probes of this process's core; None on a GPU and where nobody looks"""
 
     def take(self, take: Callable[[P], T], prepare: Callable[[], P]) -> Taken[T]:
         """`take(prepare())`, the taking in a window; once more when that was disturbed and the budget allows it. Of

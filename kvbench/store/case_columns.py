@@ -166,6 +166,7 @@ KERNEL_METRICS = (
     _count("iterations", "calls", "Timed calls."),
     _count("warmup_calls", "calls", "Calls before the first timed one."),
     _ratio("lag1_autocorrelation", "", "Correlation of neighbouring calls; the process is the unit of replication."),
+    _ratio("core_shared_share", "", "Calls on a core that another tenant was using, set aside; CPU only.", "lower"),
     _count("bytes_read_per_call", "B", "K, V, scales, queries and outputs moved by one call."),
     _ratio("bytes_per_s", "B/s", "Those bytes over the median call.", "higher"),
     _ratio("copy_bytes_per_s", "B/s", "Plain memory copy measured in the same process, where it was."),
