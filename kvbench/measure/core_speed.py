@@ -1,9 +1,9 @@
 """Whether a CPU core runs at its own speed just now: a fixed piece of work timed between calls. Torch-free.
 
-Another tenant of the same physical core (the other hardware thread, on a shared machine) slows both down, and no counter
-tells: the hypervisor stole nothing and the clock stays what it was. On such a machine decode took 222 or 285 µs, for a
-quarter of a second to four seconds at a time, and a loop of fixed length 29 or 45 µs in the same moments. What decides is
-that loop and never the times that are measured: choosing by these would be choosing the result.
+Another tenant of the same physical core (the other hardware thread, on a shared machine) slows both down, and no
+counter tells: the hypervisor stole nothing and the clock stays what it was. On such a machine decode took 222 or
+285 µs, for a quarter of a second to four seconds at a time, and a loop of fixed length 29 or 45 µs in the same moments.
+What decides is that loop and never the times that are measured: choosing by these would be choosing the result.
 
 It sees the core of the thread that calls. Of a call on several threads it sees one core.
 """

@@ -54,7 +54,8 @@ def test_calls_on_a_shared_core_are_set_aside_and_the_window_grows_by_their_time
     assert timed.window_s > 0.4 + 0.3
     assert timed.shared_share == pytest.approx(0.3 / 1.4 / (timed.window_s - 0.3 + 0.3 / 1.4), rel=0.1)
     row, warnings = timed.metrics(rule)
-    assert row["decode_s"] == pytest.approx(CALL_S) and row["core_shared_share"] == timed.shared_share
+    assert row["decode_s"] == pytest.approx(CALL_S)
+    assert row["core_shared_share"] == timed.shared_share
     assert warnings == []
 
 
@@ -87,7 +88,8 @@ def test_a_core_that_is_shared_to_the_end_stops_at_the_limit_and_says_so(monkeyp
     rule = StoppingRule(0.01, 0.3, 0.6)
     timed = time_calls(core.timer, lambda: None, rule, core.speed())
     assert 0.6 <= timed.window_s < 0.61
-    assert MIN_CALLS <= len(timed.device_s) <= 60 and np.allclose(timed.device_s, CALL_S)
+    assert MIN_CALLS <= len(timed.device_s) <= 60
+    assert np.allclose(timed.device_s, CALL_S)
     assert [warning.name for warning in timed.metrics(rule)[1]] == ["core_shared"]
 
 
@@ -99,7 +101,8 @@ def test_with_too_few_quiet_calls_all_of_them_count(monkeypatch: pytest.MonkeyPa
         speed.probe()  # quiet ones, from the cases before
     core.now = 0.01
     timed = time_calls(core.timer, lambda: None, StoppingRule(0.01, 0.05, 0.1), speed)
-    assert timed.shared_share == 1.0 and np.allclose(timed.device_s, 1.4 * CALL_S)
+    assert timed.shared_share == 1.0
+    assert np.allclose(timed.device_s, 1.4 * CALL_S)
 
 
 def test_a_call_is_judged_by_the_probes_on_both_sides() -> None:
@@ -130,5 +133,6 @@ def test_the_real_loop_takes_microseconds_and_the_real_clock_moves() -> None:
     speed = CoreSpeed()
     assert speed.usual_s == float("inf")
     found = [speed.probe() for _ in range(50)]
-    assert min(found) > 0 and speed.usual_s <= float(np.median(found))
+    assert min(found) > 0
+    assert speed.usual_s <= float(np.median(found))
     assert core_speed.SLOW * speed.usual_s > min(found)
