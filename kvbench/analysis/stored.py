@@ -15,6 +15,8 @@ from kvbench.store.case_columns import METRICS
 
 CLOCK_S = 1e-7
 """What the host's clock can tell apart: no difference of times below it is a verdict."""
+DISTURBED_SHARE = 0.2
+"""Of a side's samples, disturbed and, the budget being spent, not taken again: with more the case is invalid"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +66,13 @@ def _paired(case: StoredCase, metric: str, baseline: Side, candidate: Side, note
         notes.append(f"{len(left)} samples against {len(right)}: the {len(both)} with the same number are compared")
     sides = ([left[n] for n in both], [right[n] for n in both]) if both else (list(left.values()), [*right.values()])
     drifting = baseline.share_warned(case.left, "not_stationary"), candidate.share_warned(case.right, "not_stationary")
-    return blocks_of_case(case, metric, np.array(sides[0]), np.array(sides[1]), sum(drifting) / 2)
+    found = blocks_of_case(case, metric, np.array(sides[0]), np.array(sides[1]), sum(drifting) / 2)
+    return replace(found, disturbed=_is_disturbed(case, baseline, candidate))
+
+
+def _is_disturbed(case: StoredCase, baseline: Side, candidate: Side) -> bool:
+    shares = baseline.share_warned(case.left, "not_redone"), candidate.share_warned(case.right, "not_redone")
+    return max(shares) > DISTURBED_SHARE
 
 
 def blocks_of_case(case: StoredCase, metric: str, left: Floats, right: Floats, drifting: float = 0.0) -> CaseBlocks:

@@ -10,6 +10,7 @@ import click
 
 from kvbench.cli.comparing import refusal_shown
 from kvbench.cli.gate_output import deliver, verdict_options
+from kvbench.cli.given import refuse_out_beside_resume
 from kvbench.cli.output import format_option
 
 if TYPE_CHECKING:
@@ -71,6 +72,7 @@ def run(
     from kvbench.report.ci.write import check_paths
     from kvbench.sweep.gate_run import resume_gate, run_gate
 
+    refuse_out_beside_resume()
     check_paths(paths)
     with refusal_shown(form):
         if resume is None:

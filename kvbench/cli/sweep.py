@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from kvbench.cli.given import refuse_out_beside_resume
 from kvbench.cli.output import format_option
 from kvbench.errors import ExitCode
 
@@ -78,6 +79,7 @@ def sweep(
       kvbench sweep --resume results/<run>
       kvbench sweep traffic --trace requests.csv --clock virtual --virtual-device L4 -a model.name=llama-3.1-8b
     """
+    refuse_out_beside_resume()
     virtual = {"clock": clock, "virtual_device": virtual_device}
     overrides += tuple(f"measure.{name}={value}" for name, value in virtual.items() if value is not None)
     overrides += ("measure.tuned=false",) if no_tuned else ()

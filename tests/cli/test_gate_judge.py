@@ -69,6 +69,23 @@ def test_three_sessions_make_a_slowdown_a_fail_by_session_means(
     assert (code, found["verdict"]) in ((0, "PASS"), (3, "INCONCLUSIVE"))
 
 
+def test_a_case_that_was_disturbed_beyond_the_budget_is_invalid(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def told(case: int, sample: int) -> dict[str, Any]:
+        is_told = case == 0 and sample < 5
+        return (
+            {"warnings": json.dumps([{"name": "not_redone", "numbers": {"reasons": ["swapped"], "budget_left": 0}}])}
+            if is_told
+            else {}
+        )
+
+    a, b = stored_run(tmp_path / "a", side(0), samples=20), stored_run(tmp_path / "b", side(1), samples=20, row=told)
+    code, found, _ = judge(capsys, a, b)
+    verdicts = {case["label"]: case["verdict"] for case in found["cases"]}
+    assert (code, verdicts["block_size=8"], verdicts["block_size=16"]) == (5, "INVALID", "PASS")
+
+
 def test_m60_a_stored_baseline_of_another_driver_is_refused_with_the_table(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -159,3 +159,12 @@ def test_a_path_that_is_no_utf_8_is_refused_before_anything_is_measured(
     code = run(["sweep", "smoke", "--clock", "virtual", "--virtual-device", "L4", "--out", f"{tmp_path}/\udcff"])
     assert (code, list(tmp_path.iterdir())) == (2, [])
     assert "no UTF-8 path" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "command",
+    [["sweep", "--resume", "run", "--out", "elsewhere"], ["gate", "run", "--resume", "g", "--out", "results"]],
+)
+def test_out_beside_resume_is_refused(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(command) == 2
+    assert "--out beside --resume" in capsys.readouterr().err
