@@ -9,6 +9,7 @@ from bisect import insort
 from typing import TYPE_CHECKING
 
 from kvbench.engine.policies.victims import spare_restarted
+from kvbench.engine.sequence import Mark
 
 if TYPE_CHECKING:
     from kvbench.engine.scheduler import Scheduler
@@ -40,8 +41,10 @@ class Preempting:
         """The blocks go, prompt and generated tokens wait at their old place in line (E41), computed KV with them when
         it is swapped. Sequences of one group are always recomputed: what they share is not copied apart."""
         scheduler = self._scheduler
-        waiting = victim if victim.group is None and self._swap_out(victim) else self.requeue(victim)
+        is_swapped = victim.group is None and self._swap_out(victim)
+        waiting = victim if is_swapped else self.requeue(victim)
         waiting.preemptions += 1
+        waiting.marks.append(Mark("swap" if is_swapped else "recompute", scheduler.step.now_s))
         scheduler.step.preemptions += 1
 
     def _swap_out(self, victim: Sequence) -> bool:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, replace
 from itertools import groupby, pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from kvbench.cache.types import CacheStats
 from kvbench.costmodel.features import ONE_LAYER, LayerReads, LayerWindows, layer_reads, step_features
@@ -71,6 +72,9 @@ class Recorder:
             rollbacks=0 if drafts is None else drafts.rollbacks,
             failed_copies=moved.failed,
             swap_refusals=stats.swap_refusals - last.swap_refusals,
+            host_bytes_used=stats.host_blocks_used * self.block_bytes,
+            disk_bytes_used=stats.disk_blocks_used * self.block_bytes,
+            swap_bytes_used=stats.swap_blocks_used * self.block_bytes,
             sampled_rows=sampled,
             **reads._asdict(),
         )
@@ -123,6 +127,7 @@ def request_record(sequence: Sequence) -> RequestRecord:
         passed_over=sequence.passed_over,
         draft_tokens=sequence.draft_tokens,
         accepted_tokens=sequence.accepted_tokens,
+        **_course([sequence]),
     )
 
 
@@ -156,7 +161,33 @@ def group_record(group: Group) -> RequestRecord:
         recomputed_tokens=sum(member.recomputed_tokens for member in members),
         draft_tokens=sum(member.draft_tokens for member in members),
         accepted_tokens=sum(member.accepted_tokens for member in members),
+        **_course(members),
     )
+
+
+def _course(members: list[Sequence]) -> dict[str, Any]:
+    """When pieces were computed and blocks were lost, over all sequences of a request; nothing for the usual one whose
+    prompt was one piece. Pieces of several sequences in one step are one."""
+    marks = [mark for member in members for mark in member.marks]
+    if len(marks) < 2 and all(mark.what == "piece" for mark in marks):
+        return {}
+    pieces: Counter[float] = Counter()
+    pauses: list[tuple[float, float | None, bool]] = []
+    for member in members:
+        for at, mark in enumerate(member.marks):
+            if mark.what == "piece":
+                pieces[mark.at_s] += mark.tokens
+            else:
+                back = next((later.at_s for later in member.marks[at + 1 :] if later.what == "piece"), None)
+                pauses.append((mark.at_s, back, mark.what == "swap"))
+    pauses.sort(key=lambda pause: (pause[1] is None, pause[0]))
+    return {
+        "piece_at_s": sorted(pieces),
+        "piece_tokens": [pieces[at_s] for at_s in sorted(pieces)],
+        "preempted_at_s": [lost for lost, _, _ in pauses],
+        "resumed_at_s": [back for _, back, _ in pauses if back is not None],
+        "swapped_at_s": [lost for lost, _, is_swap in pauses if is_swap],
+    }
 
 
 def gaps_between(times: list[float]) -> list[float]:

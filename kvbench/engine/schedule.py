@@ -48,6 +48,8 @@ class Schedule:
 
     num_decodes: int = 0
     pieces: list[Piece] = field(default_factory=list)
+    now_s: float = 0.0
+    """When it was decided"""
     admissions: int = 0
     lookup_s: float = 0.0
     """Spent on admission plans, look-ups included"""

@@ -19,6 +19,7 @@ from kvbench.engine.duplicates import computed_by
 from kvbench.engine.policies.registry import admission_policy, batch_policy, order_of, preemption_policy, victim_policy
 from kvbench.engine.preempting import Preempting
 from kvbench.engine.schedule import Piece, Schedule
+from kvbench.engine.sequence import Mark
 from kvbench.engine.speculation.acceptance import accept
 from kvbench.engine.waiting import WaitingQueue
 from kvbench.errors import InternalError
@@ -102,7 +103,7 @@ class Scheduler:
     def schedule(self, now_s: float, after: Schedule | None = None) -> Schedule:
         """Fill one step by the batch policy; slots of all its tokens are allocated when this returns. `after` is an
         earlier attempt at the same step, in which nothing could be computed."""
-        self.step = step = Schedule()
+        self.step = step = Schedule(now_s=now_s)
         if after is not None:
             step.admissions, step.preemptions = after.admissions, after.preemptions
         self.waiting.order.begin_step()
@@ -342,6 +343,7 @@ class Scheduler:
         finished = self.decoding.take_finished(step.num_decodes)
         for piece in step.pieces:
             piece.sequence.advance(piece.count)
+            piece.sequence.marks.append(Mark("piece", step.now_s, piece.count))
             if self.waiting.has_parked:
                 self.waiting.progress(piece.sequence, piece.end)
         first: Iterable[tuple[Sequence, int]] = zip(step.samplers, others.tolist(), strict=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from kvbench.engine.keys import request_key
 from kvbench.errors import InternalError
@@ -13,6 +13,16 @@ if TYPE_CHECKING:
     from kvbench.cache.swap import Swapped
     from kvbench.engine.group import Group
     from kvbench.engine.job import Job
+
+
+class Mark(NamedTuple):
+    """What a timeline wants to know of a request: a piece of its prompt was computed, or its blocks were taken away."""
+
+    what: Literal["piece", "recompute", "swap"]
+    at_s: float
+    """Start of the schedule that decided it."""
+    tokens: int = 0
+    """Of a piece."""
 
 
 @dataclass(slots=True, eq=False)
@@ -45,6 +55,7 @@ class Sequence:
     high_water: int = 0
     first_scheduled_s: float | None = None
     token_times_s: list[float] = field(default_factory=list)
+    marks: list[Mark] = field(default_factory=list)
     cached_tokens: int | None = None
     """Hits of the first admission; None before it."""
     preemptions: int = 0

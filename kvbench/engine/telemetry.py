@@ -5,6 +5,7 @@ Times are seconds since the start of the workload, by the engine's clock. Counte
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 
@@ -58,6 +59,10 @@ class StepRecord:
     """Preempted sequences that should have been swapped and were recomputed: no room, or blocks on their way."""
     failed_copies: int = 0
     """Block copies that left nothing readable; what they would have brought was computed again."""
+    host_bytes_used: int = 0
+    """Blocks that the host tier holds at the end of the step."""
+    disk_bytes_used: int = 0
+    swap_bytes_used: int = 0
     prefix_lookup_s: float = 0.0
     """Time spent looking prompts up in the prefix cache and planning their admission; 0 by a virtual clock."""
     sampled_rows: int = 0
@@ -104,3 +109,13 @@ class RequestRecord:
     """Admissions, while it waited, of requests that joined the queue after it."""
     draft_tokens: int = 0
     accepted_tokens: int = 0
+    piece_at_s: Sequence[float] = ()
+    """When each step that computed a piece of the prompt, or KV again, was scheduled; empty if one step did it all."""
+    piece_tokens: Sequence[int] = ()
+    """Their tokens."""
+    preempted_at_s: Sequence[float] = ()
+    """When it lost its blocks, `preemptions` times."""
+    resumed_at_s: Sequence[float] = ()
+    """When it computed something again after each; fewer when it never did."""
+    swapped_at_s: Sequence[float] = ()
+    """Those of `preempted_at_s` at which its blocks went to the swap area."""

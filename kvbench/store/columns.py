@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple
 
-ColumnType = Literal["string", "int64", "uint64", "float64", "bool", "floats", "segments"]
+ColumnType = Literal["string", "int64", "uint64", "float64", "bool", "floats", "ints", "segments"]
 Better = Literal["", "higher", "lower"]
 
 
@@ -77,6 +77,16 @@ REQUEST_COLUMNS = (
     _count("passed_over", "", "Admissions, while it waited, of requests that joined the queue after it."),
     _count("draft_tokens", "tokens", "Speculative tokens that were verified."),
     _count("accepted_tokens", "tokens", "Of these, what became output beyond one token a step."),
+    Column(
+        "piece_at_s",
+        "floats",
+        "s",
+        "When each step that computed a piece of the prompt, or KV again, was scheduled; empty when one did it all.",
+    ),
+    Column("piece_tokens", "ints", "tokens", "Tokens of each of these pieces."),
+    Column("preempted_at_s", "floats", "s", "When it lost its blocks."),
+    Column("resumed_at_s", "floats", "s", "When it computed something again after each; fewer where it never did."),
+    Column("swapped_at_s", "floats", "s", "Those of `preempted_at_s` at which its blocks went to the swap area."),
 )
 
 STEP_COLUMNS = (
@@ -119,6 +129,9 @@ STEP_COLUMNS = (
     _count("accepted_tokens", "tokens", "Of these, what became output beyond one token a sequence."),
     _count("rollbacks", "sequences", "Sequences whose block table was cut back to what was accepted."),
     _count("swap_refusals", "", "Preempted sequences that found no room in the swap area and were recomputed."),
+    _count("host_bytes_used", "B", "Blocks in the host tier at the end of the step."),
+    _count("disk_bytes_used", "B", "Blocks in the disk tier at the end of the step."),
+    _count("swap_bytes_used", "B", "Blocks in the swap area at the end of the step."),
     _count("failed_copies", "blocks", "Block copies that failed; what they would have brought was computed again."),
     _count("sampled_rows", "rows", "Rows that went through the output head."),
     _count(

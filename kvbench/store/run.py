@@ -202,6 +202,14 @@ class Run:
         """One row per engine step and sample (one in `steps_stride`)."""
         return _frame(self._joined("steps"))
 
+    def sample_table(self, table: str, case_id: str, sample: int) -> pa.Table:
+        """`requests` or `steps` of one sample, without the rest of the run in memory; no rows where it has none."""
+        found = [self._state.schema(table).empty_table()]
+        for piece in self._state.pieces(table):
+            is_its = pc.and_(pc.equal(piece["case_id"], case_id), pc.equal(piece["sample"], sample))
+            found.append(piece.filter(is_its))
+        return pa.concat_tables([piece for at, piece in enumerate(found) if at == 0 or piece.num_rows])
+
     @cached_property
     def workload(self) -> DataFrame:
         """The requests as they were run, one set for every distinct `workload_digest`."""

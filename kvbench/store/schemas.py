@@ -26,6 +26,7 @@ _TYPES: dict[ColumnType, pa.DataType] = {
     "float64": pa.float64(),
     "bool": pa.bool_(),
     "floats": pa.list_(pa.float64()),
+    "ints": pa.list_(pa.int64()),
     "segments": pa.list_(_SEGMENT),
 }
 Axes = Mapping[str, Sequence[Any]]
