@@ -63,8 +63,7 @@ def test_the_readme_says_how_to_run_and_how_to_test() -> None:
         assert re.search(rf"^```sh {fence}\nmake \w+\n```$", README, re.MULTILINE)
 
 
-def test_every_suite_that_ships_is_in_the_table() -> None:
-    table = re.findall(
-        r"^\| `([\w-]+)` \| [^|]+ \|$", (ROOT / "docs/suites.md").read_text(encoding="utf-8"), re.MULTILINE
-    )
+@pytest.mark.parametrize("page", ["suites.md", "claims.md"])
+def test_every_suite_that_ships_is_in_the_table(page: str) -> None:
+    table = re.findall(r"^\| `([\w-]+)` \| [^|]+ \|$", (ROOT / "docs" / page).read_text(encoding="utf-8"), re.MULTILINE)
     assert sorted(table) == sorted(path.stem for path in (ROOT / "suites").glob("*.toml"))

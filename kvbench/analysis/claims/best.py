@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from kvbench.analysis.claims.estimates import CHANCE, Estimate
+from kvbench.analysis.claims.estimates import CHANCE, SAME, Estimate
 from kvbench.analysis.claims.evidence import CaseEvidence, Evidence, Quantity
 from kvbench.analysis.claims.judge import Claim, not_tested, verdict
 from kvbench.analysis.claims.types import ClaimVerdict, Held
@@ -69,18 +69,20 @@ def _compared(
     label = f"{name} {mine[top].settings.get(name)} against {others[rival].settings.get(name)}"
     label = ", ".join(filter(None, (label, where)))
     theta, se, df = _paired(first[top] - second[rival]) if shared else (0.0, 0.0, 0.0)
-    estimate = Estimate(label, theta, se, df, len(shared), True, is_exact and bool(shared))
+    margin = SAME if is_exact else 0.0
+    estimate = Estimate(label, theta, se, df, len(shared), True, is_exact and bool(shared), margin)
     if estimate.is_lone:
         return "unclear", estimate
-    if _beats_all(first[top], second, CHANCE / len(mine)):
+    least = float(np.log1p(margin))
+    if _beats_all(first[top], second, CHANCE / len(mine), least):
         return "held", estimate
-    return "not held" if _beats_all(second[rival], first, CHANCE / len(others)) else "unclear", estimate
+    return "not held" if _beats_all(second[rival], first, CHANCE / len(others), least) else "unclear", estimate
 
 
-def _beats_all(winner: np.ndarray, rivals: np.ndarray, chance: float) -> bool:
+def _beats_all(winner: np.ndarray, rivals: np.ndarray, chance: float, least: float) -> bool:
     found = [_paired(winner - rival) for rival in rivals]
     lows = [Estimate("", *one, samples=winner.size, is_ratio=False).interval(chance)[0] for one in found]
-    return all(low > 0.0 for low in lows)
+    return all(low > least for low in lows)
 
 
 def _paired(values: np.ndarray) -> tuple[float, float, float]:

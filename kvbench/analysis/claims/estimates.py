@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any
 
@@ -16,9 +16,13 @@ import numpy as np
 
 from kvbench.analysis.claims.evidence import CaseEvidence, Evidence, Quantity
 from kvbench.analysis.gate.statistics import paired
+from kvbench.units import format_bytes
 
 CHANCE = 0.05
 """Of an interval that misses the true value."""
+SAME = 0.02
+"""Two settings whose difference lies within this share do not differ in any way that matters, and a cost model is not
+trusted with less."""
 _LARGEST_LOG = 700.0
 
 
@@ -33,6 +37,8 @@ class Estimate:
     samples: int
     is_ratio: bool
     is_exact: bool = False
+    margin: float = 0.0
+    """Share by which a modelled ratio may be off: what it is nearer to a bound is not told apart from it."""
 
     @property
     def value(self) -> float:
@@ -44,7 +50,9 @@ class Estimate:
         return self.samples < 2 and not self.is_exact
 
     def interval(self, chance: float = CHANCE) -> tuple[float, float]:
-        """Two-sided; the value twice where nothing varies."""
+        """Two-sided; the value twice where nothing varies and nothing is modelled."""
+        if self.margin:
+            return self.value / (1 + self.margin), self.value * (1 + self.margin)
         if self.samples < 2 or self.se == 0.0:
             return self.value, self.value
         from scipy.special import stdtrit
@@ -62,6 +70,8 @@ class Finding:
 
     estimates: tuple[Estimate, ...] = ()
     lack: str = ""
+    missing: int = 0
+    """Places that the run should have and has no numbers of."""
 
 
 def ratios(
@@ -80,7 +90,8 @@ def ratios(
     def estimate(where: str, pairs: Sequence[tuple[float, float]]) -> Estimate | None:
         known = [(a, b) for a, b in pairs if a > 0 and b > 0]
         logs = [math.log(a) - math.log(b) for a, b in known]
-        return _estimate(where, logs, is_ratio=True, is_exact=evidence.is_exact or is_arithmetic)
+        found = _estimate(where, logs, is_ratio=True, is_exact=evidence.is_exact or is_arithmetic)
+        return replace(found, margin=SAME) if found and evidence.is_exact and not is_arithmetic else found
 
     return _contrast(evidence, quantity, left, right, kind, free, estimate)
 
@@ -108,12 +119,26 @@ def levels(evidence: Evidence, quantity: Quantity, settings: Mapping[str, Any], 
     lack = _lack(cases, settings, quantity)
     if lack:
         return Finding(lack=lack)
-    labels = _labels(cases, [case.axes for case in cases], settings)
+    labels = _labels(cases)
     found = [
         _estimate(label, list(case.values(quantity).values()), is_ratio=False, is_exact=evidence.is_exact)
         for case, label in zip(cases, labels, strict=True)
     ]
-    return Finding(tuple(one for one in found if one is not None))
+    known = tuple(one for one in found if one is not None)
+    return Finding(known, missing=len(found) - len(known))
+
+
+def merged(*findings: Finding) -> Finding:
+    """All estimates of several findings; what one lacks counts only when all lack something."""
+    estimates = tuple(one for finding in findings for one in finding.estimates)
+    lack = "" if estimates else next((f.lack for f in findings if f.lack), "")
+    return Finding(estimates, lack, sum(f.missing + bool(f.lack) for f in findings))
+
+
+def labelled(finding: Finding, where: str) -> Finding:
+    """The same, each estimate with `where` before its own place."""
+    parts = [replace(one, where=", ".join(filter(None, (where, one.where)))) for one in finding.estimates]
+    return replace(finding, estimates=tuple(parts))
 
 
 def _contrast(
@@ -134,10 +159,14 @@ def _contrast(
     pairs = [(a, b) for a, b in product(*sides) if a is not b and _rest(a, ignored) == _rest(b, ignored)]
     if not pairs:
         return Finding(lack=f"no two cases differ in {_words(left)} and {_words(right)} alone")
-    labels = _labels([a for a, _ in pairs], [_rest(a, ignored) for a, _ in pairs], {})
+    labels = _labels([a for a, _ in pairs])
     found = [estimate(label, _both(*pair, quantity)) for label, pair in zip(labels, pairs, strict=True)]
     known = tuple(one for one in found if one is not None)
-    return Finding(known) if known else Finding(lack=f"no sample has {_name(quantity)} of both, other than zero")
+    return (
+        Finding(known, missing=len(found) - len(known))
+        if known
+        else Finding(lack=f"no sample has {_name(quantity)} of both, other than zero")
+    )
 
 
 def _estimate(where: str, values: Sequence[float], *, is_ratio: bool, is_exact: bool) -> Estimate | None:
@@ -158,16 +187,30 @@ def _rest(case: CaseEvidence, ignored: set[str]) -> dict[str, Any]:
     return {name: value for name, value in case.axes.items() if name not in ignored}
 
 
-def _labels(cases: Sequence[CaseEvidence], axes: Sequence[Mapping[str, Any]], settings: Mapping[str, Any]) -> list[str]:
-    """Each by the axes in which it differs from the others."""
-    names = [name for name in dict.fromkeys(n for one in axes for n in one) if name not in settings]
-    telling = [name for name in names if len({str(one.get(name)) for one in axes}) > 1]
-    return [", ".join(f"{name}={one.get(name)}" for name in telling) for one in axes[: len(cases)]]
+def _labels(cases: Sequence[CaseEvidence]) -> list[str]:
+    """Each by the fewest axes that tell it from the others."""
+    names = list(dict.fromkeys(name for case in cases for name in case.axes))
+
+    def distinct(chosen: Sequence[str]) -> int:
+        return len({tuple(str(case.axes.get(name)) for name in chosen) for case in cases})
+
+    telling: list[str] = []
+    for name in sorted(names, key=lambda name: -distinct([name])):
+        if distinct([*telling, name]) > distinct(telling):
+            telling.append(name)
+    return [", ".join(_axis(name, case.axes.get(name)) for name in names if name in telling) for case in cases]
+
+
+def _axis(name: str, value: Any) -> str:
+    is_size = name.endswith("memory") and isinstance(value, int)
+    return f"{name}={format_bytes(value) if is_size else value}"
 
 
 def _lack(cases: Sequence[CaseEvidence], settings: Mapping[str, Any], quantity: Quantity) -> str:
     if not cases:
         return f"the run has no case with {_words(settings)}"
+    if all(status == "skipped" for case in cases for status in case.statuses) and any(c.statuses for c in cases):
+        return f"cases with {_words(settings)} cannot run here and were skipped"
     if not any(case.rows for case in cases):
         return f"no sample with {_words(settings)} ended ok"
     if not any(case.values(quantity) for case in cases):

@@ -81,7 +81,9 @@ def _case(case: Mapping[str, Any], rows: list[Row], models: Mapping[str, Any]) -
     sections = {name: case[name] for name in names if isinstance(case.get(name), Mapping)}
     axes = dict(case.get("axes", {}))
     settings = {name: value for name, value in setting_row(sections).items() if value is not None}
-    about = models.get(str(sections.get("model", {}).get("name")))
+    about = models.get(str(settings.get("model_name", axes.get("model_name"))))
+    if isinstance(about, Mapping) and about.get("attention_mode"):
+        settings["attention_mode"] = about["attention_mode"]
     return CaseEvidence(
         case_id=case["case_id"],
         kind=kind,

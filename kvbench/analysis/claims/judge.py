@@ -8,14 +8,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from kvbench.analysis.claims.estimates import CHANCE, Estimate, Finding
+from kvbench.analysis.claims.estimates import CHANCE, SAME, Estimate, Finding
 from kvbench.analysis.claims.types import MODELLED, ClaimVerdict, Held
 
-SAME = 0.02
-"""Two settings whose difference lies within this share, interval included, do not differ in any way that matters."""
 ABOUT = 0.25
 """What "about" allows: a number that a claim rounds to a third or a half may be off by a quarter of itself."""
 _LISTED = 4
@@ -29,6 +27,11 @@ class Band:
     low: float = -math.inf
     high: float = math.inf
     is_strict: bool = False
+
+    @property
+    def is_change(self) -> bool:
+        """Whether it asks for a ratio above 1, or for one below: one that is near enough to 1 is then no change."""
+        return self.is_strict and 1.0 in (self.low, self.high)
 
     def holds(self, interval: tuple[float, float]) -> bool:
         low, high = interval
@@ -45,6 +48,10 @@ def more_than(number: float, words: str = "") -> Band:
 
 def less_than(number: float, words: str = "") -> Band:
     return Band(words or f"less than ×{number:g}", high=number, is_strict=True)
+
+
+def at_most(number: float, words: str = "") -> Band:
+    return Band(words or f"at most ×{number:g}", high=number)
 
 
 def between(low: float, high: float, words: str = "") -> Band:
@@ -77,21 +84,67 @@ def everywhere(claim: Claim, finding: Finding, *, where: str = "", is_modelled: 
     if finding.lack or not finding.estimates:
         return not_tested(text, finding.lack or "nothing to compare", is_modelled=is_modelled)
     held, why = _everywhere(claim.wanted, finding.estimates)
+    if held == "held" and finding.missing:
+        held, why = "unclear", f"without numbers of {finding.missing} more"
     return verdict(text, held, why, claim, finding.estimates, is_modelled=is_modelled)
+
+
+def each(claim: Claim, finding: Finding, *, is_modelled: bool = False) -> list[ClaimVerdict]:
+    """One verdict for every place, where they may rightly differ."""
+    if len(finding.estimates) < 2:
+        return [everywhere(claim, finding, is_modelled=is_modelled)]
+    return [
+        everywhere(claim, Finding((replace(one, where=""),)), where=one.where, is_modelled=is_modelled)
+        for one in finding.estimates
+    ]
+
+
+def opposed(
+    claim: Claim, first: Finding, second: Finding, *, names: tuple[str, str], is_modelled: bool = False
+) -> ClaimVerdict:
+    """Held when, in every place, the first number is below 1 and the second above, or the other way round; not held
+    when in one of them both are certain to be on the same side. Places are matched by
+    their words; `names` are of the two numbers."""
+    lack = first.lack or second.lack
+    by_place = {one.where: one for one in second.estimates}
+    pairs = [(one, by_place[one.where]) for one in first.estimates if one.where in by_place]
+    if lack or not pairs:
+        return not_tested(claim, lack or "nothing to compare", is_modelled=is_modelled)
+    estimates = [one for pair in pairs for one in pair]
+    if any(one.is_lone for one in estimates):
+        held, why = _unclear_for_one_sample()
+    else:
+        chance = CHANCE / len(pairs)
+        products = [_side(a.interval(chance)) * _side(b.interval(chance)) for a, b in pairs]
+        plain = [_side(a.interval()) * _side(b.interval()) for a, b in pairs]
+        held = "not held" if 1 in products else "held" if all(one == -1 for one in plain) else "unclear"
+        why = "an interval includes no change" if held == "unclear" else ""
+    sides = list(zip(names, zip(*pairs, strict=True), strict=True))
+    told = ", ".join(f"{name} {_listed(side, claim.unit)}" for name, side in sides)
+    points = [replace(one, where=_place(name, one.where)) for name, side in sides for one in side]
+    return verdict(claim.text, held, why, claim, points, is_modelled=is_modelled, told=told)
+
+
+def _place(*parts: str) -> str:
+    return ", ".join(filter(None, parts))
+
+
+def _side(interval: tuple[float, float]) -> int:
+    """Above 1, below it, or neither for certain."""
+    return 1 if interval[0] > 1 else -1 if interval[1] < 1 else 0
 
 
 def differs(claim: Claim, finding: Finding, *, is_modelled: bool = False) -> ClaimVerdict:
     """Held when some ratio is off 1 for certain, not held when all are within `SAME` of it."""
     if finding.lack or not finding.estimates:
         return not_tested(claim, finding.lack or "nothing to compare", is_modelled=is_modelled)
-    lone = [one for one in finding.estimates if one.is_lone]
-    chance = CHANCE / len(finding.estimates)
-    same = between(1 - SAME, 1 + SAME)
-    if lone:
+    estimates = [replace(one, margin=0.0) for one in finding.estimates]
+    chance = CHANCE / len(estimates)
+    if any(one.is_lone for one in estimates):
         held, why = _unclear_for_one_sample()
-    elif all(same.holds(one.interval()) for one in finding.estimates):
-        held, why = "not held", f"within {SAME:.0%} of each other"
-    elif any(not _contains(one.interval(chance), 1.0) for one in finding.estimates):
+    elif all(_same(one, CHANCE) for one in estimates):
+        held, why = "not held", f"within {percent(SAME)} of each other"
+    elif any(not _contains(one.interval(chance), 1.0) for one in estimates):
         held, why = "held", ""
     else:
         held, why = "unclear", "the interval includes no difference"
@@ -102,13 +155,21 @@ def _everywhere(wanted: Band, estimates: Sequence[Estimate]) -> tuple[Held, str]
     if any(one.is_lone for one in estimates):
         return _unclear_for_one_sample()
     chance = CHANCE / len(estimates)
-    against = [one for one in estimates if wanted.refutes(one.interval(chance))]
+    same = [one for one in estimates if wanted.is_change and one.is_ratio and _same(one, chance)]
+    against = [one for one in estimates if one in same or wanted.refutes(one.interval(chance))]
     if against:
         many = f"in {len(against)} of {len(estimates)} places" if len(estimates) > 1 else ""
-        return "not held", many
+        why = f"within {percent(SAME)} of no change" if len(same) == len(against) else ""
+        return "not held", " ".join(filter(None, (why, many)))
     if all(wanted.holds(one.interval()) for one in estimates):
         return "held", ""
+    if all(one.margin for one in estimates):
+        return "unclear", f"a cost model is not trusted with less than {percent(SAME)}"
     return "unclear", "the interval reaches across"
+
+
+def _same(one: Estimate, chance: float) -> bool:
+    return between(1 - SAME, 1 + SAME).holds(one.interval(chance))
 
 
 def _unclear_for_one_sample() -> tuple[Held, str]:
@@ -116,10 +177,17 @@ def _unclear_for_one_sample() -> tuple[Held, str]:
 
 
 def verdict(
-    text: str, held: Held, why: str, claim: Claim, estimates: Sequence[Estimate], *, is_modelled: bool
+    text: str,
+    held: Held,
+    why: str,
+    claim: Claim,
+    estimates: Sequence[Estimate],
+    *,
+    is_modelled: bool,
+    told: str = "",
 ) -> ClaimVerdict:
-    """The words and the numbers put together."""
-    parts = [f"{MODELLED}: " if is_modelled else "", claim.quantity, " ", _listed(estimates, claim.unit)]
+    """The words and the numbers put together; `told` are the estimates in words, where they are not simply listed."""
+    parts = [f"{MODELLED}: " if is_modelled else "", claim.quantity, " ", told or _listed(estimates, claim.unit)]
     parts += [f"; claimed: {claim.wanted.words}" if claim.wanted.words else "", f"; {why}" if why else ""]
     numbers = {
         "quantity": claim.quantity,
@@ -138,14 +206,14 @@ def _listed(estimates: Sequence[Estimate], unit: str) -> str:
 
 
 def _told(one: Estimate, unit: str) -> str:
-    write = _WRITERS.get(unit) or (lambda value: f"{value:.3g} {unit}")
-    low, high = one.interval()
+    write = _WRITERS.get(unit) or (lambda value: _count(value, unit))
+    low, high = replace(one, margin=0.0).interval()
     span = "" if one.samples < 2 or low == high else f" [{write(low)}, {write(high)}]"
     return f"{write(one.value)}{span}" + (f" at {one.where}" if one.where else "")
 
 
 def _point(one: Estimate) -> dict[str, Any]:
-    low, high = one.interval()
+    low, high = replace(one, margin=0.0).interval()
     known = one.samples > 1 or one.is_exact
     return {
         "where": one.where,
@@ -164,8 +232,18 @@ def _ratio(value: float) -> str:
     return f"×{value:.3g}" if value < 1000 else f"×{value:,.0f}"
 
 
+def _count(value: float, unit: str) -> str:
+    number = f"{value:,.0f}" if value >= 100 or value == round(value) else f"{value:.3g}"
+    return f"{number} {unit}".rstrip()
+
+
 def _share(value: float) -> str:
     return f"{value:.1%}".replace("%", " %")
+
+
+def percent(share: float) -> str:
+    """0.02 → `2 %`."""
+    return f"{100 * share:g} %"
 
 
 def _seconds(value: float) -> str:

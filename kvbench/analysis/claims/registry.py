@@ -16,6 +16,21 @@ Checker = Callable[[Evidence], list[ClaimVerdict]]
 
 CHECKERS: dict[str, str] = {
     "block-size": "kvbench.analysis.claims.block_size:check",
+    "contiguous-vs-paged": "kvbench.analysis.claims.contiguous_vs_paged:check",
+    "batch-policy": "kvbench.analysis.claims.batch_policy:check",
+    "admission": "kvbench.analysis.claims.admission:check",
+    "preemption": "kvbench.analysis.claims.preemption:check",
+    "prefix-cache": "kvbench.analysis.claims.prefix_cache:check",
+    "beam-cow": "kvbench.analysis.claims.beam_cow:check",
+    "kv-dtype": "kvbench.analysis.claims.kv_dtype:check",
+    "mla": "kvbench.analysis.claims.mla:check",
+    "offload": "kvbench.analysis.claims.offload:check",
+    "sliding-window": "kvbench.analysis.claims.sliding_window:check",
+    "speculative": "kvbench.analysis.claims.speculative:check",
+    "systems": "kvbench.analysis.claims.systems:check",
+    "traffic": "kvbench.analysis.claims.traffic:check",
+    "smoke": "kvbench.analysis.claims.smoke:check",
+    "reblocking": "kvbench.analysis.claims.reblocking:check",
 }
 
 

@@ -31,17 +31,17 @@ def evidence(
     samples: int = 5,
     failed: Sequence[int] = (),
     models: Mapping[str, Any] | None = None,
-    sections: Mapping[str, Any] | None = None,
+    spread: float = 0.0005,
 ) -> Evidence:
-    """A run of these cases. A bare number is scattered a little; `failed` are places of cases none of whose samples
-    ended ok."""
+    """A run of these cases. A bare number is scattered by about `spread`; `failed` are places of cases of which no
+    sample ended ok."""
     plan: dict[str, Any] = {"clock": clock, "cases": [], "models": models or {}}
     rows: list[dict[str, Any]] = []
     specs = [*(("engine", *spec) for spec in engine), *(("kernel", *spec) for spec in kernel)]
     for number, (kind, axes, metrics) in enumerate(specs):
         case_id = f"{number:012x}"
-        plan["cases"].append({"case_id": case_id, "kind": kind, "axes": dict(axes), **(sections or {})})
-        values = {name: _samples(value, number) for name, value in metrics.items()}
+        plan["cases"].append({"case_id": case_id, "kind": kind, "axes": dict(axes)})
+        values = {name: _samples(value, spread, number + at) for at, (name, value) in enumerate(metrics.items())}
         for sample in range(samples):
             status = "crash" if number in failed else "ok"
             found = {name: value[sample] for name, value in values.items() if value is not None}
@@ -60,8 +60,8 @@ def checked(suite: str, run: Evidence) -> list[ClaimVerdict]:
     return check(run)
 
 
-def _samples(value: float | Sequence[float] | None, number: int) -> list[float] | None:
+def _samples(value: float | Sequence[float] | None, spread: float, shift: int) -> list[float] | None:
     if value is None or isinstance(value, list | tuple):
         return None if value is None else list(value)
     assert isinstance(value, int | float)
-    return around(value, shift=number % 3)
+    return around(value, spread, shift % len(_SCATTER))

@@ -140,3 +140,22 @@ def test_the_best_must_beat_every_rival_and_a_tie_is_unclear() -> None:
 def test_numbers_are_plain_json_even_where_an_interval_is_endless() -> None:
     wild = Estimate("", 1.0, 1e6, 1.0, 2, is_ratio=True)
     json.dumps(everywhere(CLAIM, Finding((wild,))).numbers, allow_nan=False)
+
+
+def test_a_change_that_is_certain_and_does_not_matter_is_no_change() -> None:
+    """Half a percent, known to a tenth: not what "raises" means."""
+    tiny = Estimate("", math.log(1.005), 0.0002, 4.0, 5, is_ratio=True)
+    verdict = everywhere(CLAIM, Finding((tiny,)))
+    assert (verdict.held, "within 2 %" in verdict.because) == ("not held", True)
+
+
+@pytest.mark.parametrize(("ratio", "word"), [(1.01, "unclear"), (0.99, "unclear"), (1.05, "held"), (0.95, "not held")])
+def test_a_cost_model_is_not_trusted_with_two_percent(ratio: float, word: str) -> None:
+    found = ratios(run([ratio], [1.0], clock="virtual"), "wall_s", A, B)
+    assert everywhere(CLAIM, found, is_modelled=True).held == word
+
+
+def test_a_place_without_numbers_keeps_a_claim_about_all_places_from_holding() -> None:
+    cases = [({**side, "kv_dtype": dtype}, {"wall_s": 2.0 - n}) for n, side in enumerate((A, B)) for dtype in "xy"]
+    whole, broken = (ratios(evidence(cases, failed=failed), "wall_s", A, B) for failed in ((), (1,)))
+    assert [everywhere(CLAIM, one).held for one in (whole, broken)] == ["held", "unclear"]

@@ -1,0 +1,35 @@
+"""`preemption`: recompute or swap, and three ways to choose a victim: do they differ, and in what?"""
+
+from __future__ import annotations
+
+from kvbench.analysis.claims.estimates import SAME, Finding, ratios
+from kvbench.analysis.claims.evidence import Evidence
+from kvbench.analysis.claims.judge import Band, Claim, differs, percent
+from kvbench.analysis.claims.types import ClaimVerdict
+
+SWAP, RECOMPUTE = {"preemption": "swap"}, {"preemption": "recompute"}
+FIFO = "first-arrived"
+VICTIMS = ("lrc", "lrc-age")
+DIFFERENT = Band(f"a difference of more than {percent(SAME)}")
+METRICS = {
+    "output_tokens_per_s": ("throughput", "output tokens/s"),
+    "kv_utilisation_mean": ("memory", "share of the pool held, mean over time"),
+    "e2e_p95_s": ("tail latency", "E2E p95"),
+}
+
+
+def check(evidence: Evidence) -> list[ClaimVerdict]:
+    """Each of three numbers, for swapping against recomputing and for the victims by references against FIFO."""
+    found = []
+    for metric, (words, quantity) in METRICS.items():
+        claim = Claim(f"Recompute and swap differ in {words}", f"{quantity}, swap over recompute:", DIFFERENT)
+        found.append(differs(claim, ratios(evidence, metric, SWAP, RECOMPUTE), is_modelled=evidence.is_exact))
+    for metric, (words, quantity) in METRICS.items():
+        text = f"Victims by LRC, LRC+age and FIFO differ in {words}"
+        claim = Claim(text, f"{quantity}, over first-arrived:", DIFFERENT)
+        found.append(differs(claim, _victims(evidence, metric), is_modelled=evidence.is_exact))
+    return found
+
+
+def _victims(evidence: Evidence, metric: str) -> Finding:
+    return ratios(evidence, metric, {"victim": VICTIMS}, {"victim": FIFO})

@@ -1,0 +1,38 @@
+"""`traffic`: does a setting matter on this traffic? For every axis, between some two of its values."""
+
+from __future__ import annotations
+
+from itertools import combinations
+from typing import Any
+
+from kvbench.analysis.claims.estimates import merged, ratios
+from kvbench.analysis.claims.evidence import Evidence
+from kvbench.analysis.claims.judge import Claim, differs, not_tested
+from kvbench.analysis.claims.preemption import DIFFERENT
+from kvbench.analysis.claims.types import ClaimVerdict
+
+METRICS = {"output_tokens_per_s": "throughput", "ttft_p95_s": "the tail of TTFT", "tpot_p95_s": "the tail of TPOT"}
+TEXT = "{axis} costs or buys {words}"
+
+
+def check(evidence: Evidence) -> list[ClaimVerdict]:
+    """Throughput and both tails, for every axis of the engine cases."""
+    axes = list(dict.fromkeys(name for case in evidence.cases if case.kind == "engine" for name in case.axes))
+    varied = {axis: values for axis in axes if len(values := _values(evidence, axis)) > 1}
+    found = [_verdict(evidence, axis, values, metric) for axis, values in varied.items() for metric in METRICS]
+    return found or [not_tested("What each setting costs and buys", "the run varies no setting")]
+
+
+def _verdict(evidence: Evidence, axis: str, values: list[Any], metric: str) -> ClaimVerdict:
+    claim = Claim(TEXT.format(axis=axis, words=METRICS[metric]), f"{metric} over {axis}={values[0]}:", DIFFERENT)
+    pairs = [(a, b) for a, b in combinations(values, 2) if a == values[0]]
+    finding = merged(*(ratios(evidence, metric, {axis: b}, {axis: a}) for a, b in pairs))
+    return differs(claim, finding, is_modelled=evidence.is_exact)
+
+
+def _values(evidence: Evidence, axis: str) -> list[Any]:
+    found: list[Any] = []
+    for case in evidence.cases:
+        if case.kind == "engine" and axis in case.axes and case.axes[axis] not in found:
+            found.append(case.axes[axis])
+    return found
