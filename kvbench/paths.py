@@ -1,4 +1,4 @@
-"""Where things live: shipped suites, results, the user's cache and logs."""
+"""Where things live: shipped suites, results, the user's cache, data and logs."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 from importlib.resources import files
 from pathlib import Path
 
-from platformdirs import user_cache_path, user_log_path
+from platformdirs import user_cache_path, user_data_path, user_log_path
 
 
 def suites_dir() -> Path:
@@ -19,6 +19,12 @@ def cache_dir() -> Path:
     """The user's cache for kvbench; `KVBENCH_CACHE_DIR` moves it."""
     override = os.environ.get("KVBENCH_CACHE_DIR")
     return Path(override) if override else user_cache_path("kvbench")
+
+
+def data_dir() -> Path:
+    """What the user keeps, fitted models for one; `KVBENCH_DATA_DIR` moves it."""
+    override = os.environ.get("KVBENCH_DATA_DIR")
+    return Path(override) if override else user_data_path("kvbench")
 
 
 def log_dir() -> Path:

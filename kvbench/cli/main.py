@@ -35,6 +35,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "verify": ("kvbench.cli.verify:verify", "Random load and injected faults against the invariants."),
     "tune": ("kvbench.cli.tune:tune", "Find kernel configurations for this machine, or for a GPU that is not here."),
     "gate": ("kvbench.cli.gate:gate", "Judge a candidate against a baseline, and the rule on recorded nights."),
+    "fit": ("kvbench.cli.fit:fit", "Fit a cost model on the steps of measured runs, for predictions with intervals."),
     "compare": ("kvbench.cli.compare:compare", "Runs side by side on the cases that they share."),
     "reproduce": ("kvbench.cli.reproduce:reproduce", "Run again what a manifest recorded, and compare."),
     "export": ("kvbench.cli.export:export", "Metrics of a run for services that draw them over time."),

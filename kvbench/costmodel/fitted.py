@@ -217,6 +217,11 @@ def prices_copies(fit: Configuration) -> frozenset[str]:
 
 
 def geometry_digest(geometry: ModelGeometry) -> str:
-    """sha256 of a model's shape, whatever it is called."""
-    shape = {key: value for key, value in asdict(geometry).items() if key not in ("name", "source")}
+    """`shape_digest` of a model."""
+    return shape_digest(asdict(geometry))
+
+
+def shape_digest(geometry: Mapping[str, Any]) -> str:
+    """sha256 of a model's shape, whatever it is called: a geometry as a dict, as manifests keep it."""
+    shape = {key: value for key, value in geometry.items() if key not in ("name", "source")}
     return hashlib.sha256(json.dumps(shape, sort_keys=True, default=str).encode()).hexdigest()

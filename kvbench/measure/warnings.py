@@ -57,6 +57,17 @@ TEXTS: dict[str, Callable[[Numbers], str]] = {
         f"hit rate differs from {n['hit_rate_min']:.1%} to {n['hit_rate_max']:.1%} between cases whose every latency "
         "is identical to the last digit"
     ),
+    "modelled": lambda n: f"predicted by {n['by']}, which was never held against a measurement: no interval",
+    "few_errors_known": lambda n: (
+        f"intervals from the errors of {min(n['cases'].values())} cases; below {n['needed']} a normal error is assumed"
+    ),
+    "outside_domain": lambda n: (
+        f"{n['what']} reaches {n['reached']:,.0f}, and the fitted runs had {n['low']:,.0f} to {n['high']:,.0f} "
+        f"({n['share']:.0%} of the predicted time): the interval is wider for it"
+    ),
+    "unseen_setting": lambda n: (
+        f"{n['what']} = {n['value']}, and the fitted runs had {', '.join(n['seen'])}: the interval is wider for it"
+    ),
     "not_a_number": lambda n: f"not a finite number: {', '.join(n)}",
     "not_stationary": lambda n: f"still drifting after {n['warmup_s']:.3g} s of warm-up",
     "slo_value_missing": lambda n: (

@@ -1,0 +1,173 @@
+"""How well the fitted cost model predicts cases that it has not seen: fit on one sweep, predict another, compare.
+
+    python benchmarks/prediction.py [--threads 1] [--out FOLDER] [--quick] [--json]
+    python benchmarks/prediction.py --runs TRAINING HELD_OUT [--json]
+
+Training: blocks of 8, 32 and 128, continuous and chunked batches, two mixes of lengths, everything at once and Poisson.
+Held out: blocks of 16 and 64, static batches, a smaller step budget, other lengths, rates and seeds. Every case has 300
+requests, so that its p99 exists, and is measured once: what a single process does is what is predicted.
+
+The bar: median |error| of throughput at most 5 %, of p50 and p99 TTFT and TPOT at most 10 %; 85 to 95 % of the 90 %
+intervals cover. Measure on an idle machine (the sweeps say when they were disturbed): about 8 minutes on one core.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from kvbench.cli.fit_tables import comparisons
+from kvbench.costmodel.fitted import FittedFile
+from kvbench.spec.load import load_suite
+from kvbench.store.run import Run, open_run
+from kvbench.sweep.fitting import check, fit_and_check
+from kvbench.sweep.run import run_suite
+
+BARS = {"output_tokens_per_s": 0.05, "ttft_p50_s": 0.10, "ttft_p99_s": 0.10, "tpot_p50_s": 0.10, "tpot_p99_s": 0.10}
+COVERAGE = (0.85, 0.95)
+
+HEAD = """
+name = "{name}"
+[model]
+name = "tiny-llama"
+[engine]
+kv_memory = "16MiB"
+max_sequences = 16
+[workload]
+requests = {requests}
+arrival = {{ rate = {rate} }}
+seed = {seed}
+[measure]
+threads = {threads}
+repetitions = 1
+redo_share = 0.1
+"""
+TRAINING = """
+[axes]
+"engine.max_batch_tokens" = [512]
+"engine.block_size" = [8, 32, 128]
+"engine.batch_policy" = ["continuous", "chunked"]
+"workload.arrival.kind" = ["all-at-once", "poisson"]
+[[zip]]
+"workload.input_tokens" = [
+    { kind = "lognormal", median = 60, sigma = 0.9, min = 8, max = 800 },
+    { kind = "lognormal", median = 150, sigma = 0.6, min = 8, max = 600 },
+]
+"workload.output_tokens" = [
+    { kind = "lognormal", median = 30, sigma = 0.6, min = 4, max = 128 },
+    { kind = "lognormal", median = 15, sigma = 0.5, min = 3, max = 64 },
+]
+"""
+HELD_OUT = """
+[axes]
+"workload.arrival.kind" = ["all-at-once", "poisson"]
+[[zip]]
+"engine.block_size" = [16, 64, 64, 16]
+"engine.batch_policy" = ["static", "static", "chunked", "continuous"]
+"engine.max_batch_tokens" = [512, 512, 256, 512]
+[[zip]]
+"workload.input_tokens" = [
+    { kind = "uniform", low = 16, high = 256 },
+    { kind = "lognormal", median = 90, sigma = 1.0, min = 8, max = 700 },
+]
+"workload.output_tokens" = [
+    { kind = "uniform", low = 4, high = 40 },
+    { kind = "lognormal", median = 24, sigma = 0.8, min = 3, max = 120 },
+]
+"""
+
+
+def measured(folder: Path, name: str, body: str, **head: Any) -> Run:
+    """The sweep, run on this machine."""
+    path = folder / f"{name}.toml"
+    path.write_text(HEAD.format(name=name, **head) + body, encoding="utf-8")
+    return run_suite(load_suite(path), out=folder)
+
+
+def disturbed(run: Run) -> int:
+    """Samples whose row says that the machine was disturbed meanwhile."""
+    return sum("not_redone" in str(row.get("warnings")) for row in run.case_rows)
+
+
+def result(file: FittedFile, training: Run, held_out: Run) -> dict[str, Any]:
+    """The table as one object: per metric the errors of held-out cases, and of training cases left out."""
+    checked = check(file, held_out)
+    found = comparisons(checked)
+    metrics = []
+    for name, bar in BARS.items():
+        own = [one for one in found if one["metric"] == name]
+        sizes = [abs(one["relative_error"]) for one in own]
+        seen = file.errors.get(name, ())
+        metrics.append(
+            {
+                "metric": name, "cases": len(own), "bar": bar,
+                "median_abs_error": median(sizes) if sizes else None, "largest_abs_error": max(sizes, default=None),
+                "covered": sum(one["covers"] for one in own),
+                "median_abs_error_left_out": median(map(abs, seen)) if seen else None,
+            }
+        )  # fmt: skip
+    covered = sum(one["covers"] for one in found)
+    return {
+        "benchmark": "prediction", "device": file.device.name, "threads": file.threads, "model": file.model,
+        "training_samples": len(training.case_rows), "held_out_cases": len(checked),
+        "disturbed_samples": disturbed(training) + disturbed(held_out), "metrics": metrics,
+        "intervals": len(found), "coverage": covered / len(found) if found else None, "coverage_bar": COVERAGE,
+        "not_predicted": [case.error for case in checked if case.error], "checks": found,
+    }  # fmt: skip
+
+
+def show(found: dict[str, Any]) -> None:
+    print(f"{found['model']} on {found['device']}, {found['threads']} thread(s); ", end="")
+    print(f"{found['training_samples']} samples fitted, {found['held_out_cases']} cases held out, ", end="")
+    print(f"{found['disturbed_samples']} samples were disturbed")
+    print(f"{'metric':20} {'cases':>5} {'median |error|':>15} {'bar':>5} {'largest':>8} {'covered':>8} {'left out':>9}")
+    for one in found["metrics"]:
+        if one["median_abs_error"] is None:
+            continue
+        seen = one["median_abs_error_left_out"]
+        print(
+            f"{one['metric']:20} {one['cases']:5} {one['median_abs_error']:15.1%} {one['bar']:5.0%} "
+            f"{one['largest_abs_error']:8.1%} {one['covered']:>4}/{one['cases']:<3} "
+            + ("–" if seen is None else f"{seen:9.1%}")
+        )
+    low, high = found["coverage_bar"]
+    print(f"coverage of the 90 % intervals: {found['coverage']:.1%} of {found['intervals']}", end="")
+    print(f" (bar {low:.0%} to {high:.0%})")
+
+
+def runs_of(asked: argparse.Namespace, folder: Path) -> Sequence[Run]:
+    if asked.runs:
+        return [open_run(path) for path in asked.runs]
+    requests = 60 if asked.quick else 300
+    head = {"requests": requests, "threads": asked.threads}
+    training = measured(folder, "prediction-training", TRAINING, seed=5, rate=25, **head)
+    return [training, measured(folder, "prediction-held-out", HELD_OUT, seed=6, rate=20, **head)]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--out", type=Path, help="keep the two runs here")
+    parser.add_argument("--runs", type=Path, nargs=2, metavar="RUN", help="training and held-out run, measured before")
+    parser.add_argument("--quick", action="store_true", help="60 requests a case: no p99, a fifth of the time")
+    parser.add_argument("--json", action="store_true")
+    asked = parser.parse_args()
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = asked.out or Path(scratch)
+        folder.mkdir(parents=True, exist_ok=True)
+        training, held_out = runs_of(asked, folder)
+        file, _ = fit_and_check([training], "prediction")
+        found = result(file, training, held_out)
+    if asked.json:
+        print(json.dumps(found))
+    else:
+        show(found)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,31 @@
+"""Intervals of predictions from the errors that earlier ones made, with no assumption about their shape.
+
+Of n + 1 errors that might have come in any order, the last is among the k = ⌈(n + 1) · level⌉ smallest in size with
+probability k / (n + 1) ≥ level (Vovk, Gammerman, Shafer: Algorithmic Learning in a Random World, 2005, for the split
+form). Where k > n, too few cases were seen for that; then a normal error of mean 0 and unknown size is assumed, and the
+interval is Student's: t(n, level) · root mean square · √(1 + 1/n).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+
+def half_width(errors: Sequence[float], level: float = 0.90) -> float | None:
+    """Half of the interval around 0 that the next error falls into; None without errors."""
+    count = len(errors)
+    if not count:
+        return None
+    rank = math.ceil((count + 1) * level - 1e-9)
+    if rank <= count:
+        return sorted(map(abs, errors))[rank - 1]
+    from scipy.stats import t
+
+    spread = math.sqrt(math.fsum(e * e for e in errors) / count)
+    return float(t.ppf((1 + level) / 2, count)) * spread * math.sqrt(1 + 1 / count)
+
+
+def enough(level: float = 0.90) -> int:
+    """Fewest errors from which no shape has to be assumed."""
+    return math.ceil(level / (1 - level) - 1e-9)

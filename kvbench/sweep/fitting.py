@@ -1,0 +1,140 @@
+"""The story of `kvbench fit`: fit stored runs, predict each case from all the others and keep the errors; hold a fitted
+model to another run."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from kvbench.analysis.fit import FittedRuns, fit_runs
+from kvbench.costmodel.fitted import FittedFile, LeftOut
+from kvbench.costmodel.fitted_file import with_digest
+from kvbench.errors import KvbenchError, UsageError
+from kvbench.measure.job import CaseJob
+from kvbench.measure.warnings import RowWarning
+from kvbench.paths import data_dir
+from kvbench.spec.suite import MeasureSettings, SloSettings
+from kvbench.store.run import Run
+from kvbench.sweep.predict import METRICS, Interval, predict
+
+
+@dataclass(frozen=True, slots=True)
+class StoredCase:
+    """A case of a measured run, ready to be served again, with the medians of its metrics over its samples."""
+
+    job: CaseJob
+    label: str
+    measured: dict[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """A measured case beside its prediction. `error` says why there is none."""
+
+    run_id: str
+    case_id: str
+    label: str
+    measured: dict[str, float]
+    predicted: dict[str, Interval]
+    warnings: tuple[RowWarning, ...] = ()
+    error: str | None = None
+
+
+def fit_and_check(runs: Sequence[Run], name: str) -> tuple[FittedFile, FittedRuns]:
+    """The fitted model of these runs with the errors that it makes on cases it has not seen."""
+    found = fit_runs(runs, name=name)
+    stored = {(run.run_id, case.job.case_id): (run, case) for run in runs for case in stored_cases(run)}
+    left_out = []
+    for key in found.cases:
+        others = found.without(key)
+        if others is not None and key in stored:
+            left_out.append(_left_out(others, *stored[key]))
+    return with_digest(replace(found.file, left_out=tuple(left_out))), found
+
+
+def _left_out(others: FittedFile, run: Run, case: StoredCase) -> LeftOut:
+    told = predict([case.job], others, **_sections(run))[0]
+    pairs = {name: (case.measured[name], told.metrics[name].value) for name in METRICS if name in told.metrics}
+    known = {name: pair for name, pair in pairs.items() if name in case.measured and min(pair) > 0}
+    return LeftOut(run.run_id, case.job.case_id, case.label, known)
+
+
+def check(file: FittedFile, run: Run) -> list[Checked]:
+    """Every engine case of a measured run that ended ok, beside its prediction.
+
+    Raises `UsageError` for a virtual run, for one without such cases, and for one that the model was fitted on."""
+    if run.plan.get("clock") != "wall":
+        raise UsageError(f"{run.run_id} is a virtual run: there is nothing measured to check against")
+    if run.run_id in file.runs:
+        raise UsageError(
+            f"{run.run_id} is among the runs that were fitted", hint="check against a run that the model has not seen"
+        )
+    cases = stored_cases(run)
+    if not cases:
+        raise UsageError(f"{run.run_id} has no engine case that ended ok", hint="kernel cases are not predicted")
+    return [_checked(file, run, case) for case in cases]
+
+
+def _checked(file: FittedFile, run: Run, case: StoredCase) -> Checked:
+    about = (run.run_id, case.job.case_id, case.label, case.measured)
+    try:
+        _same_machine(file, case)
+        told = predict([case.job], file, **_sections(run))[0]
+    except KvbenchError as error:
+        return Checked(*about, {}, error=error.message)
+    return Checked(*about, dict(told.metrics), told.warnings)
+
+
+def _same_machine(file: FittedFile, case: StoredCase) -> None:
+    columns = case.job.columns
+    for name, own, other in (
+        ("device", file.device.name, columns.get("device_name")),
+        ("threads", file.threads, columns.get("threads")),
+        ("attention backend", file.attention, columns.get("attention_backend")),
+    ):
+        if own != other:
+            raise UsageError(f"{file.label} was fitted with {name} {own!r}, and this was measured with {other!r}")
+
+
+def stored_cases(run: Run) -> list[StoredCase]:
+    """The engine cases of a run that ended ok."""
+    rows: dict[str, list[dict[str, Any]]] = {}
+    for row in run.case_rows:
+        if row["kind"] == "engine" and row["status"] == "ok":
+            rows.setdefault(row["case_id"], []).append(row)
+    planned = [case for case in run.plan["cases"] if case["case_id"] in rows]
+    return [_stored(run, case, rows[case["case_id"]]) for case in planned]
+
+
+def _stored(run: Run, case: dict[str, Any], rows: list[dict[str, Any]]) -> StoredCase:
+    job = CaseJob(
+        case_id=case["case_id"],
+        sample=0,
+        kind="engine",
+        fingerprint=case["fingerprint"],
+        columns=rows[0],
+        model=case["model"],
+        engine=case["engine"],
+        workload=case["workload"],
+        max_context=case["max_context"],
+        workload_digest=case["workload_digest"],
+        explainable_hit_tokens=sys.maxsize,
+        cache_state=rows[0].get("cache_state") or "cold",
+        requests_from=str(run.path),
+    )
+    values = {name: [row[name] for row in rows if row.get(name) is not None] for name in METRICS}
+    return StoredCase(job, str(case["label"]), {name: float(median(v)) for name, v in values.items() if v})
+
+
+def _sections(run: Run) -> dict[str, Any]:
+    measure = MeasureSettings.model_validate(run.plan["measure"])
+    return {"measure": measure, "slo": SloSettings.model_validate(run.plan["slo"])}
+
+
+def default_path(name: str) -> Path:
+    """Where a fitted model goes unless `--out` says otherwise."""
+    return data_dir() / "fitted" / f"{name}.json"

@@ -1,0 +1,245 @@
+"""`kvbench fit` and predictions, on runs with planted coefficients."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from kvbench.analysis.fit import fit_runs
+from kvbench.analysis.fit_data import samples_of
+from kvbench.cli.main import run as command_line
+from kvbench.costmodel.fitted_file import read_fitted
+from kvbench.costmodel.profiles import virtual_device
+from kvbench.costmodel.roofline import roofline
+from kvbench.costmodel.sources import cost_for
+from kvbench.errors import CannotRunError, DataError, UsageError
+from kvbench.geometry.presets import preset
+from kvbench.store.run import Run
+from kvbench.sweep.fitting import check, fit_and_check, stored_cases
+from kvbench.sweep.predict import METRICS, predict
+from tests.costmodel.fitted_samples import fitted_file
+from tests.sweep.synthetic_run import HELD_OUT, SUITE, planted_run
+
+SMALL = SUITE.replace("[4, 16, 64]", "[4]").replace('["continuous", "chunked"]', '["chunked"]')
+
+
+@pytest.fixture(scope="module")
+def exact(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    return planted_run(tmp_path_factory.mktemp("exact"))
+
+
+@pytest.fixture(scope="module")
+def held_out(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    return planted_run(tmp_path_factory.mktemp("held"), HELD_OUT)
+
+
+def test_steps_that_follow_the_terms_are_fitted_exactly(exact: Run) -> None:
+    """Which of several collinear terms has a price is open; what a step costs is not."""
+    found = fit_runs([exact], name="exact")
+    for _, residuals in found.residuals():
+        assert np.abs(residuals).max() < 1e-6
+    ours, true = (
+        cost_for(f, preset("tiny-llama"), weight_dtype="fp32", kv_dtype="fp32", block_size=16)
+        for f in (found.file, fitted_file())
+    )
+    for lengths in ([5, 60, 120], [200] * 6):
+        features = ours.features(np.array(lengths), np.ones(len(lengths), int), len(lengths), len(lengths))
+        assert ours.step_s(features) == pytest.approx(true.step_s(features), rel=1e-3)
+
+
+def test_cases_that_were_not_seen_are_predicted_exactly_without_noise(exact: Run, held_out: Run) -> None:
+    file, _ = fit_and_check([exact], "exact")
+    assert len(file.left_out) == len(exact.cases) == 12
+    assert max(abs(error) for errors in file.errors.values() for error in errors) < 0.02
+    checked = check(file, held_out)
+    assert len(checked) == 8
+    for case in checked:
+        assert case.error is None
+        for metric, told in case.predicted.items():
+            assert told.value == pytest.approx(case.measured[metric], rel=0.02), (case.label, metric)
+
+
+def test_intervals_cover_as_often_as_they_say(tmp_path: Path) -> None:
+    """Every process is off by 4 % as a whole, as processes are."""
+    file, _ = fit_and_check([planted_run(tmp_path, noise=0.04, seed=1)], "noisy")
+    text = HELD_OUT.replace("requests = 25", "requests = 12").replace("[8, 32]", "[6, 8, 12, 24, 32]")
+    checked = check(file, planted_run(tmp_path, text, noise=0.04, seed=2))
+    covered = [case.predicted[name].covers(case.measured[name]) for case in checked for name in METRICS[:1]]
+    assert len(covered) == 20
+    assert 0.75 <= np.mean(covered) <= 1.0
+    width = np.exp(file.errors["output_tokens_per_s"])
+    assert 0.85 < width.min() < width.max() < 1.15
+
+
+def test_the_time_between_steps_counts_and_idle_time_does_not(exact: Run) -> None:
+    _, samples, _ = samples_of([exact])
+    steps, cases = exact.steps, exact.cases.set_index("case_id")
+    for sample in samples:
+        own = steps[steps["case_id"] == sample.case_id]
+        assert sample.seconds.sum() == pytest.approx(float(own["duration_s"].sum()), rel=1e-9)
+    idle = [s for s in samples if s.seconds.sum() < 0.9 * float(cases.loc[s.case_id, "wall_s"])]
+    assert idle  # with Poisson arrivals there is time in which nothing is served
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"device_name": "Another CPU"}, "device_name"),
+        ({"threads": 2}, "threads 1 and 2"),
+        ({"attention_backend": "torch"}, "attention 'numba' and 'torch'"),
+    ],
+)
+def test_runs_of_different_things_are_not_fitted_together(
+    exact: Run, tmp_path: Path, change: dict[str, Any], says: str
+) -> None:
+    other = planted_run(tmp_path, SMALL, change=lambda row: row.update(change))
+    for row in other.case_rows:
+        row.update(change)
+    with pytest.raises(UsageError, match=says):
+        fit_runs([exact, other], name="mixed")
+
+
+def test_runs_of_different_models_are_not_fitted_together(exact: Run, tmp_path: Path) -> None:
+    text = SMALL.replace('"tiny-llama"', '"tiny-mha"').replace('"1MiB"', '"2MiB"')
+    other = planted_run(tmp_path, text, source=fitted_file("tiny-mha"))
+    with pytest.raises(UsageError, match="model 'tiny-llama' and 'tiny-mha'"):
+        fit_runs([exact, other], name="mixed")
+
+
+def test_too_few_steps_are_refused(tmp_path: Path) -> None:
+    text = SMALL.replace("requests = 24", "requests = 2")
+    with pytest.raises(DataError, match="too few to fit"):
+        fit_runs([planted_run(tmp_path, text)], name="few")
+
+
+@pytest.mark.parametrize("name", ["duration_s", "t_s", "decode_reads"])
+def test_steps_that_hold_what_is_not_a_number_are_refused(exact: Run, name: str) -> None:
+    steps = exact.steps.astype({name: "float64"})
+    steps.loc[7, name] = float("nan")
+    broken = Run(exact.path)
+    broken.__dict__["steps"] = steps
+    with pytest.raises(DataError, match=name):
+        fit_runs([broken], name="broken")
+
+
+def test_steps_of_an_older_kvbench_are_refused_with_the_reason(exact: Run) -> None:
+    old = Run(exact.path)
+    old.__dict__["steps"] = exact.steps.assign(block_reads=None)
+    with pytest.raises(UsageError, match="an older kvbench"):
+        fit_runs([old], name="old")
+
+
+def test_steps_that_took_no_time_are_refused(exact: Run) -> None:
+    still = Run(exact.path)
+    still.__dict__["steps"] = exact.steps.assign(duration_s=0.0, t_s=1.0)
+    with pytest.raises(DataError, match="no time"):
+        fit_runs([still], name="still")
+
+
+def jobs(run: Run) -> list[Any]:
+    return [case.job for case in stored_cases(run)]
+
+
+def test_outside_the_domain_intervals_are_wider_and_say_why(exact: Run, tmp_path: Path) -> None:
+    file, _ = fit_and_check([exact], "exact")
+    inside = predict(jobs(exact)[:1], file)[0]
+    assert not inside.warnings
+    longer = planted_run(tmp_path, SMALL.replace("max = 40 }", "max = 300 }").replace("median = 12", "median = 150"))
+    outside = predict(jobs(longer)[:1], file)[0]
+    told = {warning.numbers["what"]: warning.numbers for warning in outside.warnings}
+    assert told["decode_reads"]["reached"] > told["decode_reads"]["high"]
+    assert relative_width(outside) > relative_width(inside)
+
+
+def test_a_block_size_beyond_those_fitted_is_told(exact: Run, tmp_path: Path) -> None:
+    file, _ = fit_and_check([exact], "exact")
+    for size, expected in ((8, []), (2, ["block_size"]), (128, ["block_size"])):
+        run = planted_run(tmp_path, SMALL.replace('block_size" = [4]', f'block_size" = [{size}]'))
+        found = [warning.numbers["what"] for warning in predict(jobs(run)[:1], file)[0].warnings]
+        assert [name for name in found if name == "block_size"] == expected
+
+
+def test_a_setting_that_no_run_had_is_told(exact: Run, tmp_path: Path) -> None:
+    file, _ = fit_and_check([exact], "exact")
+    cached = planted_run(tmp_path, SMALL.replace("max_sequences", 'prefix_cache = "hash"\nmax_sequences'))
+    found = predict(jobs(cached)[:1], file)[0]
+    assert [(w.name, w.numbers["what"]) for w in found.warnings] == [("unseen_setting", "prefix_cache")]
+
+
+def relative_width(prediction: Any) -> float:
+    told = prediction.metrics["output_tokens_per_s"]
+    return float(told.high / told.low)
+
+
+def test_a_roofline_predicts_without_intervals_and_says_that_it_is_modelled(exact: Run) -> None:
+    found = predict(jobs(exact)[:1], roofline(virtual_device("cpu")))[0]
+    assert [warning.name for warning in found.warnings] == ["modelled"]
+    assert set(found.metrics) <= set(METRICS)
+    assert all(told.low is None and told.high is None for told in found.metrics.values())
+
+
+def test_a_fit_of_another_model_predicts_nothing(exact: Run) -> None:
+    with pytest.raises(CannotRunError, match="another model"):
+        predict(jobs(exact)[:1], replace(fitted_file("tiny-mha")))
+
+
+def fit_command(*arguments: object) -> int:
+    return command_line(["fit", *map(str, arguments)])
+
+
+def test_the_command_writes_a_file_that_the_virtual_clock_takes(
+    exact: Run, held_out: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "made" / "fit.json"
+    assert fit_command(exact.path, "--out", path, "--name", "mine", "--check", held_out.path) == 0
+    printed = capsys.readouterr()
+    assert "decode_reads" in printed.out
+    assert "each case predicted from all the others" in printed.out
+    assert "intervals cover" in printed.out
+    assert f"fitted model: {path}" in printed.err
+    file = read_fitted(path)
+    assert list(file.runs) == [exact.run_id]
+    suite = tmp_path / "suite.toml"
+    suite.write_text(SMALL)
+    chosen = ["--clock", "virtual", "-a", f"cost_model={path}", "--out", str(tmp_path / "out")]
+    assert command_line(["sweep", str(suite), *chosen]) == 0
+    assert file.label in capsys.readouterr().out
+
+
+def test_the_default_place_is_the_users_data_folder(
+    exact: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("KVBENCH_DATA_DIR", str(tmp_path / "data"))
+    assert fit_command(exact.path, "--format", "json") == 0
+    path = tmp_path / "data" / "fitted" / f"{exact.run_id}.json"
+    document = json.loads(capsys.readouterr().out)
+    assert document["path"] == str(path)
+    assert read_fitted(path).digest == document["digest"]
+    assert {term["term"] for term in document["terms"]} >= {"step", "sequences", "decode_reads"}
+
+
+def test_what_cannot_be_fitted_or_checked_is_refused_in_words(
+    exact: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    suite = tmp_path / "suite.toml"
+    suite.write_text(SMALL)
+    assert command_line(["sweep", str(suite), "--clock", "virtual", "--out", str(tmp_path / "out")]) == 0
+    virtual = next((tmp_path / "out").glob("*/plan.json")).parent
+    out = tmp_path / "fit.json"
+    for arguments, code, says in (
+        ([virtual], 2, "is a virtual run"),
+        ([exact.path, exact.path], 2, "given twice"),
+        ([exact.path, "--check", exact.path], 2, "among the runs that were fitted"),
+        ([exact.path, "--check", virtual], 2, "nothing measured to check"),
+        ([exact.path, "--name", "../x"], 2, "no name"),
+        ([tmp_path], 2, "not a run folder"),
+    ):
+        capsys.readouterr()
+        assert fit_command(*arguments, "--out", out) == code, arguments
+        assert says in capsys.readouterr().err, arguments
+    assert not out.exists()
