@@ -32,6 +32,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "Look at the requests of a trace or a suite, and at the hits that they allow.",
     ),
     "manifest": ("kvbench.cli.manifest:manifest", "Show or compare what a run controlled."),
+    "quality": ("kvbench.cli.quality:quality", "What a KV dtype does to a model's text."),
     "verify": ("kvbench.cli.verify:verify", "Random load and injected faults against the invariants."),
     "tune": ("kvbench.cli.tune:tune", "Find kernel configurations for this machine, or for a GPU that is not here."),
     "gate": ("kvbench.cli.gate:gate", "Judge a candidate against a baseline, and the rule on recorded nights."),

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kvbench.engine.attention.registry import attention_backend
-from kvbench.engine.batch import StepBatch
 from kvbench.engine.kvstore.store import KVStore
+from kvbench.engine.teacher import TeacherForced, blocks_for
 from kvbench.geometry.memory import pool_layout
 from kvbench.workload.request import Segment
 from kvbench.workload.tokens import foreign_stream, token_ids
@@ -40,19 +40,7 @@ def prefill_alone(
     """Logits `[tokens, vocab]` float32 at every position of a prompt `[tokens]`, prefilled at once by the torch backend
     over a store that `make` makes (with `more`)."""
     count, device = len(prompt), str(model.device)
-    blocks = -(-count // block_size)
-    pieces = len(pool_layout(model.geometry, kv_dtype, block_size).pieces)
-    store = make(model.geometry, kv_dtype, block_size, pieces * blocks, device=device, **more)
-    tables = np.arange(1, pieces * blocks + 1, dtype=np.int32).reshape(pieces, 1, blocks)  # block 0 is the null block
-    positions = np.arange(count, dtype=np.int64)
-    batch = StepBatch(
-        token_ids=prompt,
-        positions=positions,
-        slots=tables[:, 0, positions // block_size].astype(np.int64) * block_size + positions % block_size,
-        block_tables=tables,
-        query_starts=np.array([0, count], dtype=np.int32),
-        context_lengths=np.array([count], dtype=np.int32),
-        num_decodes=0,
-        logit_rows=positions,
-    )
-    return model.forward(batch, store, attention_backend("torch", device))
+    blocks = blocks_for(len(pool_layout(model.geometry, kv_dtype, block_size).pieces), 1, count, block_size)
+    store = make(model.geometry, kv_dtype, block_size, blocks, device=device, **more)
+    teacher = TeacherForced(model, store, attention_backend("torch", device), 1, count)
+    return teacher.forward(prompt[np.newaxis], 0)

@@ -45,13 +45,28 @@ def calibrated(
     settings need none. Without prompts one of foreign tokens."""
     if not needs_scales(kv_dtype, kv_scales):
         return None
-    seen = [(Magnitudes(), Magnitudes()) for _ in range(model.geometry.num_layers)]
-    tokens = 0
+    return observed(model, prompts).scales(kv_dtype, kv_scales, percentile)
+
+
+def observed(model: Model, prompts: Iterable[Int64s] | None = None) -> Observed:
+    """One pass over the prompts `[tokens]`, from which scales of every kind can be had."""
+    found = Observed([(Magnitudes(), Magnitudes()) for _ in range(model.geometry.num_layers)])
     for prompt in prompts if prompts is not None else (foreign_prompt(model, DEFAULT_TOKENS),):
-        prefill_alone(model, prompt, "fp32", make=lambda *args, **more: _ObservedStore(seen, *args, **more))
-        tokens += len(prompt)
-    k, v = (tuple(layer[part].scale(kv_dtype, kv_scales, percentile) for layer in seen) for part in range(2))
-    return TensorScales(k, v, kv_scales, tokens)
+        prefill_alone(model, prompt, "fp32", make=lambda *args, **more: _ObservedStore(found.layers, *args, **more))
+        found.tokens += len(prompt)
+    return found
+
+
+@dataclass(slots=True)
+class Observed:
+    """Magnitudes of K and V, layer by layer, over `tokens` tokens."""
+
+    layers: list[tuple[Magnitudes, Magnitudes]]
+    tokens: int = 0
+
+    def scales(self, kv_dtype: str, kv_scales: str, percentile: float) -> TensorScales:
+        k, v = (tuple(layer[part].scale(kv_dtype, kv_scales, percentile) for layer in self.layers) for part in range(2))
+        return TensorScales(k, v, kv_scales, self.tokens)
 
 
 @dataclass(slots=True)
