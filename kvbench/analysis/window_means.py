@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 CONFIDENCE = 0.95
+LARGEST_EXPONENT = 709.0
 FIRST_EDGE = 32
 """First tokens with a bucket of their own; every further bucket ends at twice the position."""
 
@@ -40,9 +41,13 @@ def mean_over_windows(values: NDArray[Any], least: float = -np.inf, most: float 
 
 
 def exponential(estimate: Estimate, offset: float = 0.0) -> Estimate:
-    """exp of an estimate and of the ends of its interval, plus `offset`."""
-    ends = (None if end is None else float(np.exp(end)) + offset for end in (estimate.low, estimate.high))
-    return Estimate(float(np.exp(estimate.value)) + offset, *ends)
+    """exp of an estimate and of the ends of its interval, plus `offset`; no larger than float64 can hold."""
+    ends = (None if end is None else _exp(end) + offset for end in (estimate.low, estimate.high))
+    return Estimate(_exp(estimate.value) + offset, *ends)
+
+
+def _exp(x: float) -> float:
+    return float(np.exp(min(x, LARGEST_EXPONENT)))
 
 
 def is_no_worse(values: NDArray[Any], best: NDArray[Any]) -> bool:

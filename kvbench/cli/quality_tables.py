@@ -17,9 +17,9 @@ _NUMBERS = frozenset(range(2, len(_COLUMNS)))
 _BEST = " *"
 _FOOTER = (
     "* best of the settings with as many bits an element, or not told apart from it. KL: divergence of the next-token "
-    "distribution from that under fp32 KV, mean over tokens. 0 means the same distribution; no event's probability "
-    "differs by more than √(KL/2): 0.5 % at 5e-05, 5 % at 5e-03. same top-1: share of tokens whose likeliest successor "
-    "is the same. ± and (…) are 95 % intervals over windows of text; none where all windows are alike."
+    "distribution from that under fp32 KV, mean over tokens. 0 is the same distribution; on average no event's "
+    "probability differs by more than √(KL/2): 0.5 % at 5e-05, 5 % at 5e-03. same top-1: share of tokens whose likeliest "
+    "successor is the same. ± and (…) are 95 % intervals over windows of text; none where all windows are alike."
 )
 
 
@@ -82,7 +82,7 @@ def _scientific(estimate: Estimate) -> str:
 
 
 def _range(estimate: Estimate) -> str:
-    value = f"{estimate.value:.4g}"
+    value = f"{estimate.value:.3f}" if estimate.value < 1000 else f"{estimate.value:.4g}"
     if estimate.low is None or estimate.high is None:
         return value
     return f"{value} ({estimate.low:.3g}–{estimate.high:.3g})"

@@ -54,7 +54,7 @@ class QualityAsked:
 
 def measure_quality(asked: QualityAsked, say: Callable[[str], None] = lambda line: None) -> QualityFile:
     """Everything that is cheap is checked before the weights are read; `say` hears of progress."""
-    geometry = geometry_from_folder(asked.folder)
+    geometry = _geometry(asked.folder)
     tokens = _window_tokens(asked, geometry)
     read = read_ids if asked.ids else _text_reader(asked.folder)
     text = read(asked.files, geometry.vocab_size)
@@ -77,6 +77,12 @@ def measure_quality(asked: QualityAsked, say: Callable[[str], None] = lambda lin
         versions={**versions(), **checkout()},
         rows=tuple(with_best(rows)),
     )
+
+
+def _geometry(folder: Path) -> ModelGeometry:
+    if not folder.is_dir():
+        raise UsageError(f"{folder} is no folder", hint="give the folder of a checkpoint: config.json and safetensors")
+    return geometry_from_folder(folder)
 
 
 def settings_of(asked: QualityAsked) -> list[Setting]:

@@ -8,6 +8,7 @@ being its value; ids that somebody else made come from a file.
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvbench.errors import CannotRunError, UsageError
+from kvbench.units import format_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -24,15 +26,16 @@ if TYPE_CHECKING:
 Ids = NDArray[np.int64]
 BYTES_KEY = "kvbench_tokenizer"
 TOKENIZER_FILE = "tokenizer.json"
+LARGEST_FILE_BYTES = 1 << 30
 _BYTE_VALUES = 256
 
 
 @dataclass(frozen=True, slots=True)
 class TokenText:
-    """Documents as token ids `[tokens]`. `prefix` is what the tokenizer puts before a text (often one token), and
-    `tokenizer` how the ids came about."""
+    """Documents as token ids `[tokens]`, integers of some width. `prefix` is what the tokenizer puts before a text
+    (often one token), and `tokenizer` how the ids came about."""
 
-    documents: tuple[Ids, ...]
+    documents: tuple[NDArray[Any], ...]
     prefix: tuple[int, ...]
     tokenizer: str
     files: tuple[dict[str, Any], ...]
@@ -105,9 +108,9 @@ def windows_of(text: TokenText, window_tokens: int, count: int, held_out: int) -
         )
     taken = _spread(len(rows), min(count + spare, len(rows)))
     aside = _spread(len(taken), spare) + len(taken) // (2 * spare)
-    prefix = np.tile(np.array(text.prefix, np.int64), (len(rows), 1))
-    windows = np.concatenate([prefix, rows], axis=1)
-    return Windows(windows[np.delete(taken, aside)], windows[taken[aside]], len(rows))
+    prefix = np.tile(np.array(text.prefix, np.int64), (len(taken), 1))
+    windows = np.concatenate([prefix, rows[taken].astype(np.int64)], axis=1)
+    return Windows(np.delete(windows, aside, axis=0), windows[aside], len(rows))
 
 
 def _spread(size: int, count: int) -> Ids:
@@ -132,8 +135,8 @@ def _bytes_tokenizer(folder: Path, config: dict[str, Any], vocab_size: int) -> t
     return _encode_bytes, (first,) if is_given else (), "bytes"  # type: ignore[return-value]
 
 
-def _encode_bytes(path: Path, data: bytes) -> Ids:
-    return np.frombuffer(data, np.uint8).astype(np.int64)
+def _encode_bytes(path: Path, data: bytes) -> NDArray[Any]:
+    return np.frombuffer(data, np.uint8)
 
 
 def _file_tokenizer(path: Path) -> tuple[Any, tuple[int, ...], str]:
@@ -173,23 +176,28 @@ def _decoded(path: Path, data: bytes) -> str:
 
 
 def _contents(path: Path) -> bytes:
+    """The whole file, or pipe, if it ends in time."""
     try:
-        return path.read_bytes()
+        with path.open("rb") as file:
+            data = file.read(LARGEST_FILE_BYTES + 1)
     except FileNotFoundError:
         raise UsageError(f"there is no file {path}") from None
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror}") from None
+    if len(data) > LARGEST_FILE_BYTES:
+        raise UsageError(f"{path} is larger than {format_bytes(LARGEST_FILE_BYTES)}", hint="a part of it will do")
+    return data
 
 
 def _ids_of(path: Path, data: bytes) -> Ids:
     try:
         if path.suffix == ".npy":
-            found: Ids = np.load(path, allow_pickle=False)
+            found: Ids = np.load(io.BytesIO(data), allow_pickle=False)
             if found.ndim != 1 or found.dtype.kind not in "iu":
                 raise ValueError(f"an array of {found.dtype} with shape {list(found.shape)}")
             return found.astype(np.int64)
         return np.array([int(word) for word in data.split()], dtype=np.int64)
-    except (ValueError, OverflowError, EOFError, OSError) as error:
+    except (ValueError, OverflowError, EOFError) as error:
         raise UsageError(
             f"{path} holds no list of token ids: {error}",
             hint="whole numbers with white space between them, or a one-dimensional .npy of integers",
@@ -197,7 +205,7 @@ def _ids_of(path: Path, data: bytes) -> Ids:
 
 
 def _checked(
-    documents: tuple[Ids, ...],
+    documents: tuple[NDArray[Any], ...],
     prefix: tuple[int, ...],
     name: str,
     paths: Sequence[Path],
@@ -207,7 +215,7 @@ def _checked(
     for path, ids in zip(paths, documents, strict=True):
         is_outside = (ids < 0) | (ids >= vocab_size)
         if is_outside.any():
-            worst = ids[is_outside][np.abs(ids[is_outside]).argmax()]
+            worst = ids[is_outside][0]
             raise UsageError(
                 f"{path}: {int(is_outside.sum()):,} of {len(ids):,} token ids are outside the model's vocabulary of "
                 f"{vocab_size:,}, such as {worst}",

@@ -20,7 +20,7 @@ from kvbench.engine.teacher import TeacherForced, blocks_for
 from kvbench.errors import DataError
 from kvbench.measure.quality import Walk, scales_of, take_quality
 from kvbench.spec.engine import EngineSettings
-from tests.checkpoints import reference_model
+from tests.checkpoints import VOCAB, reference_model, write_checkpoint
 from tests.quality.conftest import CONTEXT
 
 TOLERANCE = 1e-4
@@ -94,6 +94,18 @@ def test_the_baseline_has_the_perplexity_of_transformers(
     logits = theirs(checkpoint, windows)[:, :-1].double()
     expected = F.cross_entropy(logits.flatten(0, 1), torch.from_numpy(windows[:, 1:]).flatten(), reduction="none")
     np.testing.assert_allclose(numbers["fp32", None].nll_nats.reshape(-1), expected, atol=TOLERANCE)
+
+
+@pytest.mark.parametrize("family", ["gemma2", "deepseek-v2"])
+def test_windows_and_latents_have_the_likelihoods_of_transformers(family: str, tmp_path: Path) -> None:
+    """Block tables of two kinds of layers; one row for K and V together, with static scales too."""
+    model = Model.from_pretrained(write_checkpoint(family, tmp_path, seed=1))
+    windows = np.random.default_rng(0).integers(0, VOCAB, (3, 70))
+    found = judged(model, windows, scales_of(model, [INT8, ("int8", "tensor-absmax")], 99.9, windows), Walk(8, 20, 1))
+    p = F.log_softmax(theirs(tmp_path, windows)[:, :-1].double(), dim=-1)
+    expected = -p.gather(-1, torch.from_numpy(windows[:, 1:, None]))[..., 0].numpy()
+    np.testing.assert_allclose(found["fp32", None].nll_nats, expected, atol=TOLERANCE)
+    assert 0 < found[INT8].kl_nats.mean() < found["int8", "tensor-absmax"].kl_nats.mean() < 1
 
 
 def int8_and_back(x: torch.Tensor) -> torch.Tensor:

@@ -132,7 +132,8 @@ def test_what_cannot_be_is_said_with_its_way_out(
         ([checkpoint], "--text or --tokens"),
         ([checkpoint, "--text", page, "--tokens", page], "not both"),
         ([checkpoint, "--text", page, "--out", tmp_path / "none" / "x.json"], "no folder"),
-        ([tmp_path / "nothing", "--text", page], "config.json does not exist"),
+        ([tmp_path / "nothing", "--text", page], "is no folder"),
+        ([checkpoint / "config.json", "--text", page], "is no folder"),
         ([tmp_path, "--text", page], "'bert' is not supported"),
     ):
         assert quality(*arguments) == 2, message

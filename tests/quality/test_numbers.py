@@ -140,3 +140,8 @@ def test_the_best_of_their_size_are_marked_with_what_windows_cannot_tell_from_it
     assert marked == ["fp16", "int8", "fp8_e4m3"]
     assert with_best([row("int8", [1.0, 2.0])])[0].best == ()
     assert is_no_worse(np.array([1.0, 1.0]), np.array([1.0, 1.0]))
+
+
+def test_hopeless_likelihoods_stay_numbers() -> None:
+    found = exponential(mean_over_windows(np.array([1e4, 2e4])))
+    assert np.isfinite([found.value, found.low, found.high]).all()

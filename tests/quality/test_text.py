@@ -127,6 +127,12 @@ def test_what_holds_no_ids_is_refused(tmp_path: Path, data: bytes) -> None:
         read_ids([file(tmp_path, data)], 9)
 
 
+def test_a_file_without_end_is_not_read_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kvbench.workload.text.LARGEST_FILE_BYTES", 1 << 16)
+    with pytest.raises(UsageError, match="larger than"):
+        read_ids([Path("/dev/zero")], 9)
+
+
 @pytest.mark.parametrize("values", [np.zeros((2, 2), int), np.zeros(3), np.array([{}], object)])
 def test_an_array_of_something_else_is_refused(tmp_path: Path, values: Any) -> None:
     np.save(tmp_path / "ids.npy", values, allow_pickle=True)
@@ -135,7 +141,7 @@ def test_an_array_of_something_else_is_refused(tmp_path: Path, values: Any) -> N
 
 
 def test_ids_outside_the_vocabulary_are_counted(tmp_path: Path, folder: Path) -> None:
-    with pytest.raises(UsageError, match=r"2 of 4 token ids are outside .* 8, such as 900"):
+    with pytest.raises(UsageError, match=r"2 of 4 token ids are outside .* 8, such as -1"):
         read_ids([file(tmp_path, b"1 -1 900 7")], 8)
     with pytest.raises(UsageError, match="with a vocabulary of 200"):
         read_text(config(folder, kvbench_tokenizer="bytes"), [file(tmp_path, b"abc")], 200)
