@@ -18,8 +18,8 @@ _BEST = " *"
 _FOOTER = (
     "* best of the settings with as many bits an element, or not told apart from it. KL: divergence of the next-token "
     "distribution from that under fp32 KV, mean over tokens. 0 is the same distribution; on average no event's "
-    "probability differs by more than √(KL/2): 0.5 % at 5e-05, 5 % at 5e-03. same top-1: share of tokens whose likeliest "
-    "successor is the same. ± and (…) are 95 % intervals over windows of text; none where all windows are alike."
+    "probability differs by more than √(KL/2): 0.5 % at 5e-05, 5 % at 5e-03. same top-1: share of tokens whose "
+    "likeliest successor is the same. ± and (…) are 95 % intervals over windows of text, none where all are alike."
 )
 
 
