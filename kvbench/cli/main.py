@@ -25,6 +25,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "Run a suite: every case through the engine, on this device or by a cost model.",
     ),
     "report": ("kvbench.cli.report:report", "Tables of a run."),
+    "ls": ("kvbench.cli.ls:list_runs", "Runs under results/: what, when, where, how they ended."),
+    "show": ("kvbench.cli.show:show", "What a run is, or one of its cases in full."),
     "size": ("kvbench.cli.size:size", "The memory arithmetic for a model on a GPU."),
     "suites": ("kvbench.cli.suites:suites", "Suites that ship, one in full, presets of systems, the JSON Schema."),
     "workload": (

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from kvbench.errors import DataError
 from kvbench.store.parts import now
-from kvbench.store.schemas import SCHEMA_VERSION
+from kvbench.store.version import SCHEMA_VERSION
 
 FieldClass = Literal["controlled", "environment", "volatile"]
 CLASSES: tuple[FieldClass, ...] = ("controlled", "environment", "volatile")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from kvbench.store.schemas import SCHEMA_VERSION
+from kvbench.store.version import SCHEMA_VERSION
 
 Schema = dict[str, Any]
 _DIGEST = "^[0-9a-f]{8,64}$"

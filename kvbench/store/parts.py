@@ -18,7 +18,8 @@ from kvbench.engine.telemetry import RequestRecord, StepRecord
 from kvbench.errors import DataError
 from kvbench.store import files
 from kvbench.store.case_columns import MEASURED
-from kvbench.store.schemas import SCHEMA_VERSION, check_version_number, fitted, record_table, schema
+from kvbench.store.schemas import fitted, record_table, schema
+from kvbench.store.version import SCHEMA_VERSION, check_version_number
 
 MAX_STEPS = 1_000_000
 ROW_GROUP = 65_536

@@ -6,7 +6,8 @@ import sys
 from collections.abc import Iterable
 
 from kvbench.store.columns import Column
-from kvbench.store.schemas import SCHEMA_VERSION, columns
+from kvbench.store.schemas import columns
+from kvbench.store.version import SCHEMA_VERSION
 
 _HEAD = f"""# What a run holds
 

@@ -20,8 +20,9 @@ from kvbench.errors import UsageError
 from kvbench.store import files, seal
 from kvbench.store.manifest import build_manifest, check_shape, workload_summary
 from kvbench.store.parts import PARTS, STAGING, SUPERSEDED, Key, Sample, clean, supersede, write_part
-from kvbench.store.schemas import SCHEMA_VERSION, check_version_number, schema, table_of
+from kvbench.store.schemas import schema, table_of
 from kvbench.store.state import WORKLOADS, State, part_path
+from kvbench.store.version import SCHEMA_VERSION, check_version_number
 from kvbench.workload.request import Request, Segment
 
 if TYPE_CHECKING:

@@ -10,12 +10,12 @@ from typing import Any
 
 import pyarrow as pa
 
-from kvbench.errors import DataError, InternalError, UsageError
+from kvbench.errors import DataError, InternalError
 from kvbench.store.case_columns import case_columns
 from kvbench.store.columns import REQUEST_COLUMNS, STEP_COLUMNS, WORKLOAD_COLUMNS, Column, ColumnType
 from kvbench.store.setting_columns import as_cell, setting_columns
+from kvbench.store.version import SCHEMA_VERSION, check_version_number
 
-SCHEMA_VERSION = 1
 TABLES = ("cases", "requests", "steps", "workload")
 _VERSION_KEY, _RUN_KEY = b"kvbench.schema_version", b"kvbench.run_id"
 _SEGMENT = pa.struct([("stream", pa.uint64()), ("start", pa.int64()), ("length", pa.int64())])
@@ -87,26 +87,13 @@ def conform(found: pa.Table, to: pa.Schema) -> pa.Table:
 
 
 def check_version(found: pa.Schema, name: str) -> None:
-    """Refuse what is not ours, and what a newer kvbench wrote (M67)."""
+    """`check_version_number` for an Arrow schema."""
     text = (found.metadata or {}).get(_VERSION_KEY)
     if text is None or not text.isdigit():
         raise DataError(
             f"{name} carries no kvbench schema version", hint="it was not written by kvbench, or is damaged"
         )
     check_version_number(int(text), name)
-
-
-def check_version_number(version: Any, name: str) -> None:
-    """The same for a JSON file's `schema_version`."""
-    if not isinstance(version, int) or isinstance(version, bool) or version < 1:
-        raise DataError(
-            f"{name} carries no kvbench schema version", hint="it was not written by kvbench, or is damaged"
-        )
-    if version > SCHEMA_VERSION:
-        raise UsageError(
-            f"{name} was written by a newer kvbench (schema {version}, this one reads up to {SCHEMA_VERSION})",
-            hint="upgrade kvbench to read this run",
-        )
 
 
 def _with_axes(axes: Axes) -> tuple[Column, ...]:

@@ -22,7 +22,8 @@ from kvbench.errors import DataError, UsageError
 from kvbench.store import files
 from kvbench.store.manifest import check_shape
 from kvbench.store.parts import PARTS, STAGING, Key, axes_of, folder_name, read_parts
-from kvbench.store.schemas import check_version, check_version_number, conform, schema, table_of
+from kvbench.store.schemas import check_version, conform, schema, table_of
+from kvbench.store.version import check_version_number
 
 JOURNAL = "seal.json"
 SEAL_STAGING = f"{STAGING}/seal"

@@ -9,8 +9,9 @@ from kvbench.errors import DataError, InternalError, UsageError
 from kvbench.spec.engine import EngineSettings
 from kvbench.spec.keys import all_keys, column
 from kvbench.spec.suite import KernelSettings, SloSettings
-from kvbench.store.schemas import SCHEMA_VERSION, TABLES, check_version, columns, conform, fitted, schema, table_of
+from kvbench.store.schemas import TABLES, check_version, columns, conform, fitted, schema, table_of
 from kvbench.store.setting_columns import setting_columns, setting_row
+from kvbench.store.version import SCHEMA_VERSION
 
 
 @pytest.mark.parametrize("table", TABLES)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from kvbench import __version__
 from kvbench.analysis.gate.types import CaseVerdict, SuiteVerdict
 from kvbench.report.ci.context import GateContext
-from kvbench.store.schemas import SCHEMA_VERSION
+from kvbench.store.version import SCHEMA_VERSION
 
 if TYPE_CHECKING:
     import pyarrow as pa
