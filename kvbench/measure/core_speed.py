@@ -17,7 +17,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 EVERY_S = 0.5e-3
-"""Between two probes: short against the stretches that it looks for, and the probes cost a sixteenth of the time"""
+"""Between two probes of a kernel's calls: they cost a sixteenth of the time, outside what is timed"""
+STEPS_EVERY_S = 10e-3
+"""Between two probes of an engine's steps: they cost 0.3 % of the time, inside what is timed, in every case alike"""
 SLOW = 1.15
 """Over the usual time of a probe: the shared core's are 1.5 and more, a quiet one's nine in ten within 1.10"""
 _USUAL = 0.05
@@ -43,10 +45,9 @@ class CoreSpeed:
         self._probes.append(self._ended - start)
         return self._probes[-1]
 
-    @property
-    def is_due(self) -> bool:
+    def is_due(self, every_s: float) -> bool:
         """Whether the last probe is old."""
-        return self._clock() - self._ended >= EVERY_S
+        return self._clock() - self._ended >= every_s
 
     def slow(self, probes: ArrayLike) -> NDArray[np.bool_]:
         """Which of these were taken on a core that was slower than it can be."""
@@ -61,16 +62,21 @@ class CoreSpeed:
 class Probed:
     """Which calls of a series lie between two probes of which one was slow."""
 
-    def __init__(self, core: CoreSpeed) -> None:
-        self._core = core
+    def __init__(self, core: CoreSpeed, every_s: float = EVERY_S) -> None:
+        self._core, self._every_s = core, every_s
         self._probes = [core.probe()]
         self._before: list[int] = []
 
     def after_call(self) -> None:
         """To be called after every call of the series."""
         self._before.append(len(self._probes) - 1)
-        if self._core.is_due:
+        if self._core.is_due(self._every_s):
             self._probes.append(self._core.probe())
+
+    @property
+    def slow_share(self) -> float:
+        """Share of the probes that were slow: of the time, as they are evenly spaced."""
+        return float(self._core.slow(self._probes).mean())
 
     def slow(self) -> NDArray[np.bool_]:
         """Per call so far; the last ones, with no probe behind them yet, go by the one before."""

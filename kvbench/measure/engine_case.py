@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -16,7 +17,9 @@ from kvbench.engine.kvstore.scales import TensorScales
 from kvbench.engine.model import Model
 from kvbench.engine.reblocking import ReblockRecord
 from kvbench.engine.serve import Served, serve
+from kvbench.engine.telemetry import StepRecord
 from kvbench.measure.cache_state import Prepared, bring_about, check_hits
+from kvbench.measure.core_speed import STEPS_EVERY_S, Probed
 from kvbench.measure.job import CaseJob
 from kvbench.measure.measured import (
     Measured,
@@ -26,7 +29,7 @@ from kvbench.measure.measured import (
     planned_workload,
     share_of,
 )
-from kvbench.measure.redo import Observer, Taken
+from kvbench.measure.redo import LIMITS, Observer, Taken
 from kvbench.measure.warnings import RowWarning
 from kvbench.spec.engine import EngineSettings
 from kvbench.spec.suite import MeasureSettings, SloSettings
@@ -34,6 +37,7 @@ from kvbench.workload.build import Workload
 from kvbench.workload.tokens import token_ids
 from kvbench.workload.warmup import warmup_requests
 
+OnStep = Callable[[StepRecord], None]
 MAX_WARMUP_PASSES = 3
 CALIBRATION_PROMPTS, CALIBRATION_TOKENS = 8, 4096
 WARMUP_OUTPUT_TOKENS = 4
@@ -75,6 +79,7 @@ def measure_engine_case(
         "kv_scale_digest": None if scales is None else scales.digest,
         "warmup_s": warm - set_up,
         **prepared.columns(),
+        "core_shared_share": attempt.core_shared_share,
         **taken.columns(sum(r.output_tokens for r in served.requests)),
     }
     found.extra |= taken.extra
@@ -95,6 +100,13 @@ class _Attempt:
     served: Served
     prepared: Prepared
     reblocks: list[ReblockRecord]
+    core_shared_share: float | None
+    """Of the window; None where nobody looked"""
+
+    def disturbances(self) -> list[RowWarning]:
+        if self.core_shared_share is None or self.core_shared_share <= LIMITS["core_shared"]:
+            return []
+        return [RowWarning("core_shared", {"share": self.core_shared_share, "limit": LIMITS["core_shared"]})]
 
 
 def _taken(
@@ -110,14 +122,25 @@ def _taken(
 
     def take(prepared: Prepared) -> _Attempt:
         on_step = share_of(workload, decoding.width, on_share)
+        probed = None if observer.core is None else Probed(observer.core, STEPS_EVERY_S)
+        if probed is not None:
+            on_step = _probing(on_step, probed)
         served = serve(
             engine, workload, sampling=decoding.sampling, n=decoding.n, beams=decoding.beams, on_step=on_step
         )
         engine.settle()
         engine.check_invariants()
-        return _Attempt(served, prepared, list(engine.reblocks))
+        return _Attempt(served, prepared, list(engine.reblocks), None if probed is None else probed.slow_share)
 
-    return observer.take(take, prepare)
+    return observer.take(take, prepare, _Attempt.disturbances)
+
+
+def _probing(on_step: OnStep, probed: Probed) -> OnStep:
+    def stepped(step: StepRecord) -> None:
+        on_step(step)
+        probed.after_call()
+
+    return stepped
 
 
 def _calibrated(model: Model, settings: EngineSettings, workload: Workload) -> TensorScales | None:

@@ -20,9 +20,16 @@ P = TypeVar("P")
 Say = Callable[[str], None]
 
 ATTEMPTS = 2
-LIMITS = {"throttled": 0.0, "foreign_cpu": 0.15, "cpu_stolen": 0.05, "descheduled": 50.0, "page_faults": 10.0}
-"""Share of readings; shares of CPU time; involuntary switches and major faults per second. Above them a median moves by
-more than the 2 % that a gate looks for."""
+LIMITS = {
+    "throttled": 0.0,
+    "foreign_cpu": 0.15,
+    "cpu_stolen": 0.05,
+    "core_shared": 0.1,
+    "descheduled": 50.0,
+    "page_faults": 10.0,
+}
+"""Share of readings; shares of CPU time, and of the window on a shared core; involuntary switches and major faults per
+second. Above them a median moves by more than the 2 % that a gate looks for."""
 
 
 @dataclass(slots=True)
@@ -100,16 +107,22 @@ class Observer:
     core: CoreSpeed | None = None
     """Probes of this process's core; None on a GPU and where nobody looks"""
 
-    def take(self, take: Callable[[P], T], prepare: Callable[[], P]) -> Taken[T]:
+    def take(
+        self,
+        take: Callable[[P], T],
+        prepare: Callable[[], P],
+        told: Callable[[T], list[RowWarning]] = lambda _: [],
+    ) -> Taken[T]:
         """`take(prepare())`, the taking in a window; once more when that was disturbed and the budget allows it. Of
-        two disturbed attempts the one with fewer kinds of disturbance counts, the later one of equals."""
+        two disturbed attempts the one with fewer kinds of disturbance counts, the later one of equals. `told`: what
+        only the taking itself can know of the machine."""
         tried: list[tuple[T, Observed, list[RowWarning]]] = []
         is_refused = False
         while len(tried) < ATTEMPTS and not is_refused:
             prepared = prepare()
             with self.watch.window() as window:
                 value = take(prepared)
-            found = disturbances(window.observed)
+            found = [*disturbances(window.observed), *told(value)]
             tried.append((value, window.observed, found))
             if not found:
                 break

@@ -88,8 +88,8 @@ TEXTS: dict[str, Callable[[Numbers], str]] = {
     ),
     "cpu_stolen": lambda n: f"the hypervisor took {n['share']:.0%} of the CPU time (limit {n['limit']:.0%})",
     "core_shared": lambda n: (
-        f"{n['share']:.0%} of the calls met a core that another tenant was using, and were set aside "
-        f"(limit {n['limit']:.0%}); {n['calls']} calls count"
+        f"another tenant used the core {n['share']:.0%} of the time (limit {n['limit']:.0%})"
+        + (f": those calls were set aside, {n['calls']} count" if "calls" in n else "")
     ),
     "descheduled": lambda n: f"threads were put aside {n['per_s']:.0f} times a second (limit {n['limit']:.0f})",
     "page_faults": lambda n: f"{n['per_s']:.0f} page faults a second waited for a disk (limit {n['limit']:.0f})",

@@ -166,7 +166,6 @@ KERNEL_METRICS = (
     _count("iterations", "calls", "Timed calls."),
     _count("warmup_calls", "calls", "Calls before the first timed one."),
     _ratio("lag1_autocorrelation", "", "Correlation of neighbouring calls; the process is the unit of replication."),
-    _ratio("core_shared_share", "", "Calls on a core that another tenant was using, set aside; CPU only.", "lower"),
     _count("bytes_read_per_call", "B", "K, V, scales, queries and outputs moved by one call."),
     _ratio("bytes_per_s", "B/s", "Those bytes over the median call.", "higher"),
     _ratio("copy_bytes_per_s", "B/s", "Plain memory copy measured in the same process, where it was."),
@@ -202,6 +201,13 @@ SURROUNDINGS = (
         "foreign_cpu_share", "", "CPU time that others took during the window, of what our CPUs had to give.", "lower"
     ),
     _ratio("steal_share", "", "CPU time that the hypervisor gave to others, likewise.", "lower"),
+    _ratio(
+        "core_shared_share",
+        "",
+        "Share of the calls (kernel cases; they were set aside) or of the time (engine cases) in which another tenant "
+        "used the core of the calling thread; CPU only.",
+        "lower",
+    ),
     _count("involuntary_switches", "", "Times that a thread of ours was put aside during the window.", "lower"),
     _count("major_faults", "", "Page faults of ours that waited for a disk, during the window.", "lower"),
     _count("swapped_bytes", "B", "Swapped in or out by the whole machine during the window.", "lower"),

@@ -15,8 +15,10 @@ from kvbench.engine.model import Model
 from kvbench.errors import CannotRunError, InternalError
 from kvbench.geometry.presets import preset
 from kvbench.measure import engine_case
+from kvbench.measure.core_speed import CoreSpeed
 from kvbench.measure.engine_case import Measured, measure_engine_case
 from kvbench.measure.job import CaseJob
+from kvbench.measure.redo import Observer, RedoBudget
 from kvbench.spec.engine import EngineSettings
 from kvbench.spec.suite import MeasureSettings, SloSettings
 from kvbench.spec.workload import WorkloadSettings
@@ -57,6 +59,31 @@ def test_m20_the_same_random_workload_twice_in_one_process_has_no_hits_twice(mod
     for _ in range(2):
         found = _measure(model, job)
         assert (found.status, found.row["prefix_cache_hits"]) == ("ok", 0)
+
+
+def test_a_sample_on_a_shared_core_is_taken_again_and_its_share_is_a_column(
+    model: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The core is slow for as long as the first attempt lasts: the second one counts."""
+    monkeypatch.setattr(engine_case, "STEPS_EVERY_S", 0.0)
+    now, slowness, said = [0.0], [1.0], list[str]()
+
+    def work() -> None:
+        now[0] += slowness[0]
+
+    def told(reason: str) -> None:
+        said.append(reason)
+        slowness[0] = 1.0
+
+    core = CoreSpeed(lambda: now[0], work)
+    for _ in range(20):
+        core.probe()
+    slowness[0] = 1.5
+    observer = Observer(budget=RedoBudget(1), say=told, core=core)
+    job, _ = _job()
+    found = measure_engine_case(job, model, MeasureSettings(), SloSettings(), lambda share: None, observer)
+    assert [text for text in said if "another tenant used the core 100% of the time" in text] == said != []
+    assert (found.status, found.row["core_shared_share"], found.row["attempts"]) == ("ok", 0.0, 2)
 
 
 def test_m20_hits_that_the_workload_cannot_explain_make_the_sample_invalid(
