@@ -153,7 +153,7 @@ class _Builder:
 
 def _arrivals(trace: Trace, settings: WorkloadSettings) -> tuple[NDArray[np.int64], Nanoseconds, int]:
     """Kept rows in order of arrival, their arrivals from 0 on, and how many rows stood behind a later one."""
-    times = _recorded_times(trace)
+    times = recorded_times(trace)
     out_of_order = int(np.count_nonzero(times < np.maximum.accumulate(times)))
     order = np.argsort(times, kind="stable")
     if settings.arrival.kind == "recorded":
@@ -164,7 +164,7 @@ def _arrivals(trace: Trace, settings: WorkloadSettings) -> tuple[NDArray[np.int6
     return order, arrivals[order], out_of_order
 
 
-def _recorded_times(trace: Trace) -> Nanoseconds:
+def recorded_times(trace: Trace) -> Nanoseconds:
     """`[rows]` nanoseconds; a row that follows another is never earlier than it, and 0 stands for "not recorded"."""
     if not trace.has_arrivals:
         return np.zeros(len(trace.rows), dtype=np.int64)

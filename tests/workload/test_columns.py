@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import itertools
 import random
 import re
 from pathlib import Path
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from kvbench.errors import UsageError
-from kvbench.workload.importers.columns import read_columns
+from kvbench.workload.importers.columns import Columns, read_columns
 from kvbench.workload.importers.read import read_trace
 from tests.workload.helpers import FIXTURES
 
@@ -47,9 +48,17 @@ def _same_as_rows(path: Path, limit: int | None = None) -> bool:
     assert found.outputs.tolist() == [row.output_tokens for row in trace.rows]
     arrivals = [None] * len(trace.rows) if found.arrivals_ns is None else found.arrivals_ns.tolist()
     assert arrivals == [row.arrival_ns for row in trace.rows]
+    assert _ids(found) == [row.hash_ids for row in trace.rows]
     assert (found.rows_read, found.dropped) == (trace.rows_read, trace.dropped)
     assert (found.format, found.sha256) == (trace.format, trace.sha256)
     return True
+
+
+def _ids(found: Columns) -> list[list[int] | None]:
+    if found.blocks is None:
+        return [None] * len(found.inputs)
+    ids, starts = found.blocks.ids.tolist(), found.blocks.starts.tolist()
+    return [ids[start:end] for start, end in itertools.pairwise(starts)]
 
 
 @pytest.mark.parametrize("name", _PLAIN)
@@ -89,6 +98,53 @@ def test_zones_on_some_rows_only_are_left_to_the_row_reader(tmp_path: Path) -> N
     assert read_columns(tmp_path / "t.csv") is None
 
 
-@pytest.mark.parametrize("name", ["mooncake.jsonl", "own.jsonl"])
-def test_json_lines_are_left_to_the_row_reader(name: str) -> None:
+@pytest.mark.parametrize("name", ["bailian.jsonl", "own.jsonl"])
+def test_traces_of_linked_requests_are_left_to_the_row_reader(name: str) -> None:
     assert read_columns(FIXTURES / name) is None
+
+
+def test_an_ordinary_mooncake_trace_is_read_as_columns_and_one_with_ids_beyond_64_bits_is_not(tmp_path: Path) -> None:
+    lines = (FIXTURES / "mooncake.jsonl").read_text().splitlines()
+    assert read_columns(FIXTURES / "mooncake.jsonl") is None
+    (tmp_path / "t.jsonl").write_text("\n\n".join(line for line in lines if "1180591620717411303429" not in line))
+    assert _same_as_rows(tmp_path / "t.jsonl")
+    assert _same_as_rows(tmp_path / "t.jsonl", limit=2)
+
+
+def test_odd_json_lines_are_read_alike_or_left_to_the_row_reader(tmp_path: Path) -> None:
+    usual = '{"timestamp": %s, "input_length": %s, "output_length": %s, "hash_ids": %s}'
+    numbers = ["0", "7", "-3", "1.5", "5.0", "1e3", "null", "true", '"3"', "NaN", "Infinity", "-0", "1700000000123"]
+    numbers += ["1700000000123.0", "9007199254740993", "2147483648", "9" * 20, "1e400", "[1]", "0.1", "12.345678901"]
+    rng = random.Random("columns-json")
+    path, read = tmp_path / "t.jsonl", 0
+    for _ in range(400):
+        rows = [[str(100 * n), "600", "3", f"[{rng.randrange(3)}, {n}]"] for n in range(rng.randint(1, 5))]
+        for _ in range(rng.randint(0, 2)):
+            row = rng.choice(rows)
+            row[rng.randrange(3)] = rng.choice(numbers)
+        if rng.random() < 0.2:
+            rng.choice(rows)[3] = rng.choice(
+                ["[]", "[1]", "[1, null]", "[1.0, 2]", "[1, 99999999999999999999]", "3", "null"]
+            )
+        lines = [usual % tuple(row) for row in rows]
+        if rng.random() < 0.2:
+            odd = [
+                "",
+                "  ",
+                "[1]",
+                lines[0] + lines[0],
+                lines[0][:-1],
+                "{}",
+                lines[0] + " x",
+                lines[0].replace("600", "6e2"),
+            ]
+            odd += [
+                lines[0][:-1] + ', "chat_id": 1}',
+                lines[0][:-1] + ', "input_length": 5}',
+                "\u00e9",
+                lines[0] + "\r",
+            ]
+            lines.insert(rng.randint(1, len(lines)), rng.choice(odd))
+        path.write_text("\n".join(lines) + rng.choice(["", "\n", "\n\n"]), newline="")
+        read += _same_as_rows(path, rng.choice([None, None, 1, 3]))
+    assert read > 80

@@ -129,8 +129,7 @@ class LengthSample:
         random = np.random.Generator(np.random.PCG64(seed))
         order = random.permutation(len(self))
         order = order[np.argsort(self.totals[order], kind="stable")]
-        places = np.floor((np.arange(n) + random.random(n)) * (len(self) / n)).astype(np.int64)
-        chosen = order[np.minimum(places, len(self) - 1)]
+        chosen = order[_one_of_each(n, len(self), random)]
         chosen = np.sort(chosen) if self.arrivals_s is not None else random.permutation(chosen)
         return replace(self.rows(chosen), shared=None, requests_total=n)
 
@@ -148,6 +147,15 @@ class LengthSample:
 def noted(sample: LengthSample) -> LengthSample:
     """With the note that one length is no distribution, where that is so."""
     return replace(sample, notes=(*sample.notes, ONE_LENGTH)) if sample.is_one_length else sample
+
+
+def _one_of_each(n: int, rows: int, random: np.random.Generator) -> Ints:
+    """A place in each of `n` strata of so many rows; where there are enough, strata are whole rows, and none is taken
+    twice."""
+    edges = np.arange(n + 1) * rows / n
+    edges = np.floor(edges) if n <= rows else edges
+    places = np.floor(edges[:-1] + random.random(n) * np.diff(edges)).astype(np.int64)
+    return np.asarray(np.minimum(places, rows - 1))
 
 
 def _check(inputs: Ints, outputs: Ints, label: str) -> None:

@@ -7,14 +7,16 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from kvbench.analysis.advice.block_fronts import block_fronts
 from kvbench.analysis.advice.histogram import Pairs, read_histogram
-from kvbench.analysis.advice.lengths import LengthSample, Shared, noted
+from kvbench.analysis.advice.lengths import Ints, LengthSample, Shared, noted
 from kvbench.analysis.advice.lost_hits import shared_fronts
 from kvbench.analysis.advice.sides import POINTS, Side, paired, parse_side
 from kvbench.errors import UsageError
+from kvbench.workload.draws import uniforms
 from kvbench.workload.importers.columns import Columns, read_columns
-from kvbench.workload.importers.read import read_trace
-from kvbench.workload.recorded import recorded_requests
+from kvbench.workload.importers.read import Trace, read_trace
+from kvbench.workload.recorded import recorded_times
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -85,16 +87,26 @@ def from_run(run: Run, digest: str | None = None) -> LengthSample:
 
 
 def _of_columns(columns: Columns, path: str, limit: int | None) -> LengthSample:
-    inputs, outputs, arrivals, late = columns.inputs, columns.outputs, None, 0
-    if columns.arrivals_ns is not None:
-        late = int(np.count_nonzero(columns.arrivals_ns < np.maximum.accumulate(columns.arrivals_ns)))
-        if late:
-            order = np.argsort(columns.arrivals_ns, kind="stable")
-            inputs, outputs = inputs[order], outputs[order]
-        sorted_ns = np.sort(columns.arrivals_ns)
-        arrivals = (sorted_ns - sorted_ns[0]) / _NS_PER_S
-    label, notes = Path(path).name, _account(columns.dropped, len(inputs), limit, late)
-    return LengthSample(inputs, outputs, label, "trace", len(inputs), arrivals, digest=columns.sha256, notes=notes)
+    times, late = columns.arrivals_ns, 0
+    order = np.arange(len(columns.inputs))
+    if times is not None:
+        late = int(np.count_nonzero(times < np.maximum.accumulate(times)))
+        order = np.argsort(times, kind="stable") if late else order
+    inputs, blocks = columns.inputs[order], columns.blocks
+    tokens = None
+    if blocks is not None:
+        tokens = block_fronts(blocks.ids, blocks.starts, order, inputs, blocks.tokens, np.zeros(len(order), np.int64))
+    return LengthSample(
+        inputs,
+        columns.outputs[order],
+        Path(path).name,
+        "trace",
+        len(inputs),
+        None if times is None else (times[order] - times.min()) / _NS_PER_S,
+        None if blocks is None or tokens is None or not tokens.any() else Shared(tokens, blocks.tokens),
+        columns.sha256,
+        _account(columns.dropped, len(inputs), limit, late),
+    )
 
 
 def _account(dropped: Mapping[str, int], rows: int, limit: int | None, late: int) -> tuple[str, ...]:
@@ -109,38 +121,61 @@ def _account(dropped: Mapping[str, int], rows: int, limit: int | None, late: int
 
 def _of_rows(path: str | Path, name: str, limit: int | None, outputs: str | None) -> LengthSample:
     """Row by row, for the traces of linked requests and recorded sharing, and for CSV with peculiarities."""
-    from kvbench.spec.workload import Arrival, Lengths, WorkloadSettings
-
     trace = read_trace(path, name, limit)
-    missing = sum(row.output_tokens is None for row in trace.rows)
-    if missing and outputs is None:
-        raise UsageError(
-            f"{path}: {missing:,} of {len(trace.rows):,} requests do not say how long their output is",
-            hint="say how long outputs are, as in lognormal(200,800)",
-        )
-    law = _side("1" if outputs is None else outputs)
-    if isinstance(law, Pairs):
-        raise UsageError(f"{outputs} has both sides, and only outputs are asked for", hint=_SIDES_HINT)
-    settings = WorkloadSettings(
-        source="trace",
-        trace=str(path),
-        arrival=Arrival(kind="recorded" if trace.has_arrivals else "all-at-once"),
-        output_tokens=Lengths(kind="empirical", values=law.quantiles(POINTS).tolist()),
-    )
-    requests, report = recorded_requests(trace, settings)
-    drawn = f"{missing:,} outputs were drawn from {law.label}, for the trace does not record them"
-    notes = _account(report.dropped, len(requests), limit, report.out_of_order) + (drawn,) * bool(missing)
+    times = recorded_times(trace)
+    late = int(np.count_nonzero(times < np.maximum.accumulate(times)))
+    order = np.argsort(times, kind="stable")
+    lengths, drawn = _outputs_of(trace, outputs, str(path))
+    inputs = np.array([row.input_tokens for row in trace.rows], dtype=np.int64)[order]
     return LengthSample(
-        np.array([r.input_tokens for r in requests], dtype=np.int64),
-        np.array([r.output_tokens for r in requests], dtype=np.int64),
+        inputs,
+        lengths[order],
         Path(path).name,
         "trace",
-        len(requests),
-        np.array([r.arrival_s for r in requests]) if trace.has_arrivals else None,
-        None if trace.block_tokens is None else _shared(requests, trace.block_tokens),
+        len(inputs),
+        (times[order] - times.min()) / _NS_PER_S if trace.has_arrivals else None,
+        _shared_blocks(trace, order, inputs),
         trace.sha256,
-        notes,
+        (*_account(trace.dropped, len(inputs), limit, late), *drawn),
     )
+
+
+def _outputs_of(trace: Trace, outputs: str | None, path: str) -> tuple[Ints, tuple[str, ...]]:
+    """`[rows]` output lengths, those that are not recorded drawn from `outputs`, and a note on how many."""
+    recorded = np.array([row.output_tokens or 0 for row in trace.rows], dtype=np.int64)
+    missing = np.flatnonzero(recorded == 0)
+    if not len(missing):
+        return recorded, ()
+    if outputs is None:
+        raise UsageError(
+            f"{path}: {len(missing):,} of {len(recorded):,} requests do not say how long their output is",
+            hint="say how long outputs are, as in lognormal(200,800)",
+        )
+    law = _side(outputs)
+    if isinstance(law, Pairs):
+        raise UsageError(f"{outputs} has both sides, and only outputs are asked for", hint=_SIDES_HINT)
+    places = (uniforms(0, "output", len(recorded))[missing] * POINTS).astype(np.int64)
+    recorded[missing] = law.quantiles(POINTS)[places]
+    return recorded, (f"{len(missing):,} outputs were drawn from {law.label}, for the trace does not record them",)
+
+
+def _shared_blocks(trace: Trace, order: Ints, inputs: Ints) -> Shared | None:
+    """What the hash ids of a trace say; rows without them share nothing."""
+    block = trace.block_tokens
+    if block is None:
+        return None
+    rows = [trace.rows[at] for at in order.tolist()]
+    known = np.array([at for at, row in enumerate(rows) if row.hash_ids is not None], dtype=np.int64)
+    names: dict[int, int] = {}
+    lists = [row.hash_ids for row in rows if row.hash_ids is not None]
+    ids = np.array([names.setdefault(one, len(names)) for found in lists for one in found], dtype=np.int64)
+    starts = np.cumsum([0, *map(len, lists)])
+    salts: dict[str | None, int] = {}
+    spaces = [salts.setdefault(rows[at].link.salt if rows[at].link else None, len(salts)) for at in known.tolist()]
+    tokens = np.zeros(len(rows), dtype=np.int64)
+    at, of = np.arange(len(known)), np.array(spaces, dtype=np.int64)
+    tokens[known] = block_fronts(ids, starts, at, inputs[known], block, of)
+    return Shared(tokens, block) if tokens.any() else None
 
 
 def _of_sides(left: Side, right: Side) -> LengthSample:

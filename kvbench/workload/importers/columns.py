@@ -1,4 +1,4 @@
-"""Lengths and arrivals of a CSV trace as whole columns: what `read.read_trace` reads, a million rows in half a second.
+"""Lengths and arrivals of a trace as whole columns: what `read.read_trace` reads, a million rows of CSV in a second.
 
 `read_columns` takes a file only where it is certain to read it as the row-by-row readers do. Whatever is unusual
 (quotes, two forms of time, a cell that is no number) makes it answer None, and the row-by-row reader reads it or says
@@ -11,15 +11,17 @@ import gzip
 import zlib
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kvbench.workload.arrivals import MAX_NS
+from kvbench.workload.importers.block_columns import have_their_blocks, parsed_blocks
 from kvbench.workload.importers.detect import detect_format
 from kvbench.workload.importers.files import TraceFile
+from kvbench.workload.importers.mooncake import BLOCK_TOKENS
 from kvbench.workload.lengths import MAX_TOKENS
 
 if TYPE_CHECKING:
@@ -42,6 +44,15 @@ _NS_PER_S = 1e9
 
 
 @dataclass(frozen=True, slots=True)
+class Blocks:
+    """The hash ids of a trace's rows: row i has `ids[starts[i] : starts[i + 1]]`, one for every `tokens` tokens."""
+
+    ids: NDArray[np.int64]
+    starts: NDArray[np.int64]
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True)
 class Columns:
     """The usable rows of a trace, in file order, and what became of the others."""
 
@@ -52,23 +63,24 @@ class Columns:
     arrivals_ns: NDArray[np.int64] | None
     rows_read: int
     dropped: Counter[str] = field(default_factory=Counter)
+    blocks: Blocks | None = None
 
 
 def read_columns(path: str | Path, name: str = "auto", limit: int | None = None) -> Columns | None:
-    """The first `limit` usable rows of a CSV trace, or None for the row-by-row reader to read it.
+    """The first `limit` usable rows of a CSV or Mooncake trace, or None for the row-by-row reader to read it.
 
     Raises `UsageError` for a file that cannot be opened or whose first line is no trace's, as that reader does."""
     file = TraceFile(path)
     name = detect_format(file) if name == "auto" else name
-    raw = _bytes_of(file) if name in _NAMES else None
-    if raw is None:
+    raw = _bytes_of(file) if name in (*_NAMES, "mooncake") else None
+    text = None if raw is None else _plain_text(raw)
+    if text is None:
         return None
-    text = _plain_text(raw)
-    wanted = None if text is None else _wanted(text, name)
-    if text is None or wanted is None:
-        return None
-    found = _parsed(text, wanted)
-    return None if found is None else _usable(found, name, file.sha256(), limit)
+    if name == "mooncake":
+        return _mooncake(text, file, limit)
+    wanted = _wanted(text, name)
+    found = None if wanted is None else _parsed(text, wanted)
+    return None if found is None else _usable(found, name, file, limit)
 
 
 def _bytes_of(file: TraceFile) -> bytes | None:
@@ -80,14 +92,16 @@ def _bytes_of(file: TraceFile) -> bytes | None:
 
 
 def _plain_text(raw: bytes) -> bytes | None:
-    """The bytes without a byte-order mark, if they are ASCII lines without quotes or lone carriage returns."""
+    """The bytes without a byte-order mark, if they are ASCII lines without lone carriage returns."""
     text = raw.removeprefix(_BOM)
     is_plain = text.isascii() and text.count(b"\r") == text.count(b"\r\n") and b"\x00" not in text
-    return text if is_plain and not any(sign in text for sign in _READ_OTHERWISE) else None
+    return text if is_plain else None
 
 
 def _wanted(text: bytes, name: str) -> dict[str, str] | None:
-    """Column → what it is, where the header has each wanted name exactly once."""
+    """Column → what it is, where the header has each wanted name exactly once, and no cell needs a closer look."""
+    if any(sign in text for sign in _READ_OTHERWISE):
+        return None
     header = text.lstrip(b"\r\n").split(b"\n", 1)[0].decode().rstrip("\r").split(",")
     inputs, outputs, arrivals = _NAMES[name]
     wanted = {inputs: "inputs", outputs: "outputs", arrivals: "arrivals"}
@@ -165,12 +179,31 @@ def _seconds_as_ns(arrays: dict[str, Any]) -> dict[str, NDArray[np.int64]] | Non
     return {**arrays, "arrivals": nanoseconds.astype(np.int64)}
 
 
-def _usable(found: Mapping[str, NDArray[np.int64]], name: str, sha256: str, limit: int | None) -> Columns | None:
+def _mooncake(text: bytes, file: TraceFile, limit: int | None) -> Columns | None:
+    found = parsed_blocks(text)
+    if found is None:
+        return None
+    table, ids, starts = found
+    columns = _usable(table, "mooncake", file, limit)
+    rows = _kept(table, limit)
+    if columns is None or not have_their_blocks(table["inputs"], starts, rows):
+        return None
+    counts = starts[rows + 1] - starts[rows]
+    ends = np.cumsum(counts)
+    places = np.arange(ends[-1]) + np.repeat(starts[rows] - (ends - counts), counts)
+    return replace(columns, blocks=Blocks(ids[places], np.r_[0, ends], BLOCK_TOKENS))
+
+
+def _kept(found: Mapping[str, NDArray[np.int64]], limit: int | None) -> NDArray[np.int64]:
+    return np.flatnonzero((found["inputs"] > 0) & (found["outputs"] > 0))[:limit]
+
+
+def _usable(found: Mapping[str, NDArray[np.int64]], name: str, file: TraceFile, limit: int | None) -> Columns | None:
     """Rows with tokens; as in `read`, what is negative or zero is dropped and counted, up to the last row taken."""
     inputs, outputs = found["inputs"], found["outputs"]
     if len(inputs) and max(inputs.max(), outputs.max()) > MAX_TOKENS:
         return None
-    kept = np.flatnonzero((inputs > 0) & (outputs > 0))[:limit]
+    kept = _kept(found, limit)
     if not len(kept):
         return None
     rows = len(inputs) if limit is None or len(kept) < limit else int(kept[-1]) + 1
@@ -183,4 +216,4 @@ def _usable(found: Mapping[str, NDArray[np.int64]], name: str, sha256: str, limi
     }
     arrivals = found["arrivals"][kept] if "arrivals" in found else None
     dropped = Counter({reason: count for reason, count in counts.items() if count})
-    return Columns(name, sha256, inputs[kept], outputs[kept], arrivals, rows, dropped)
+    return Columns(name, file.sha256(), inputs[kept], outputs[kept], arrivals, rows, dropped)

@@ -246,7 +246,7 @@ def test_a_sample_takes_one_row_of_every_stratum(data: st.DataObject) -> None:
         assert Counter(_pairs(found)) == Counter(rows)
     totals = sorted(a + b for a, b in rows)
     for place, total in enumerate(np.sort(found.totals).tolist()):
-        low, high = place * len(rows) // n, min(len(rows) - 1, (place + 1) * len(rows) // n)
+        low, high = place * len(rows) // n, -(-(place + 1) * len(rows) // n) - 1
         assert totals[low] <= total <= totals[high]
 
 

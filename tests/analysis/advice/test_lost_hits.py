@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from kvbench.analysis.advice.block_fronts import block_fronts
 from kvbench.analysis.advice.lengths import LengthSample, Shared
 from kvbench.analysis.advice.lost_hits import hit_bound, shared_fronts
 from kvbench.analysis.advice.sources import from_trace
 from kvbench.analysis.hits import hit_rates
+from kvbench.workload.request import Request, Segment
 from kvbench.workload.types import Workload
+from tests.shared_data import shared_data
 from tests.workload.helpers import FIXTURES, prompt_ids, synthetic
 from tests.workload.helpers import from_trace as workload_of
 
@@ -75,6 +80,41 @@ def test_a_trace_that_records_sharing_gives_the_hits_of_its_workload(name: str) 
         found, bound = hit_bound(sample, block), hit_rates(workload, block, ["lru"])[0]
         assert (0 if found is None else found.hit_tokens) == bound.hit_tokens
         assert found is None or found.sharing == workload.sharing_label(block)
+
+
+@given(st.data())
+@settings(max_examples=80, deadline=None)
+def test_fronts_of_block_ids_are_those_of_a_tree_of_requests(data: st.DataObject) -> None:
+    block = data.draw(st.integers(1, 4))
+    prompts = data.draw(
+        st.lists(st.tuples(st.integers(1, 12), st.lists(st.integers(0, 1), min_size=12, max_size=12)), max_size=12)
+    )
+    prompts = [(tokens, ids[: -(-tokens // block)]) for tokens, ids in prompts]
+    salts = data.draw(st.lists(st.sampled_from([None, "a"]), min_size=len(prompts), max_size=len(prompts)))
+    requests = [
+        Request(
+            number,
+            tokens,
+            1,
+            tuple(Segment(i, 0, min(block, tokens - at * block)) for at, i in enumerate(ids)),
+            salt=salt,
+        )
+        for number, ((tokens, ids), salt) in enumerate(zip(prompts, salts, strict=True))
+    ]
+    stored = data.draw(st.permutations(range(len(prompts))))
+    order = np.argsort(np.array(stored, dtype=np.int64))
+    flat = np.array([one for at in stored for one in prompts[at][1]], dtype=np.int64)
+    starts = np.cumsum([0, *(len(prompts[at][1]) for at in stored)])
+    inputs = np.array([tokens for tokens, _ in prompts], dtype=np.int64)
+    spaces = np.array([salt is not None for salt in salts], dtype=np.int64)
+    assert block_fronts(flat, starts, order, inputs, block, spaces).tolist() == shared_fronts(requests).tolist()
+
+
+def test_the_conversations_of_mooncake_share_what_their_workload_shares() -> None:
+    path = shared_data("traces/mooncake/conversation_trace.jsonl")
+    found = from_trace(path, limit=2000)
+    assert found.shared is not None
+    assert found.shared.tokens.tolist() == shared_fronts(workload_of(path, limit=2000).requests).tolist()
 
 
 def test_where_no_sharing_is_recorded_nothing_is_claimed_about_hits() -> None:
