@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from kvbench.errors import UsageError
 from kvbench.report.build import build_report
 from kvbench.report.data import csv_report, json_report
+from kvbench.report.pictures import pictures_for
 from kvbench.report.text import markdown_report, print_report
 from kvbench.store.run import Run
 from kvbench.tabulate import FORMATS
@@ -32,7 +33,7 @@ def render_run(
     report = build_report(run, metrics, show_all=show_all)
     console = console or data_console()
     if format == "table":
-        print_report(report, console)
+        print_report(report, console, pictures_for(run, report, console))
     elif format in _WRITERS:
         text = _WRITERS[format](report)
         console.file.write(text if text.endswith("\n") else f"{text}\n")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -17,10 +17,14 @@ from kvbench.units import format_bytes, format_seconds
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from kvbench.report.pictures import Column as Picture
+    from kvbench.report.pictures import Pictures
+
 _BEST, _FRONT = "*", "◆"
 _PADDING = 3
 PREDICTED = "VIRTUAL CLOCK: every time here is predicted by a cost model; compare it with virtual numbers only"
 _MAIN_METRICS = 6
+_PICTURES = 100
 _SPARE_AXES, _SPARE_METRICS, _SPARE_FACTS = 1000, 2000, 3000
 
 
@@ -30,6 +34,7 @@ class Head(NamedTuple):
     text: str
     rank: int
     is_metric: bool = False
+    is_picture: bool = False
 
 
 class Grid(NamedTuple):
@@ -39,20 +44,23 @@ class Grid(NamedTuple):
     rows: list[list[str]]
 
 
-def print_report(report: Report, console: Console) -> None:
+def print_report(report: Report, console: Console, pictures: Pictures | None = None) -> None:
     """Print to a rich console, in as many columns as fit; what was left out is named."""
     from rich.text import Text
 
     for line in heading(report):
         console.print(Text(line))
     for table in report.tables:
-        grid = _grid(table)
+        columns = pictures.columns.get(table.kind, []) if pictures else []
+        grid = _grid(table, columns)
         shown, dropped = fit(grid, console.width if not table.is_chosen else None)
-        for line in [*constants(table), *_legend(table, shown)]:
+        for line in [*constants(table), *_legend(table, shown, columns)]:
             console.print(Text(line))
         (_unlimited(console) if table.is_chosen else console).print(_rich_table(shown))
         if dropped:
             console.print(Text(f"left out for width: {', '.join(dropped)} (--all shows everything)"))
+    if pictures and pictures.note:
+        console.print(Text(one_line(pictures.note)))
     for line in claim_lines(report.claims, console.width):
         console.print(Text(line))
     for note in report.notes:
@@ -99,17 +107,22 @@ def fit(grid: Grid, width: int | None) -> tuple[Grid, list[str]]:
             break
         kept.remove(index)
     rows = [[cell for i, cell in enumerate(row) if i in kept] for row in grid.rows]
-    dropped = [head.text for i, head in enumerate(grid.heads) if i not in kept]
+    dropped = [head.text for i, head in enumerate(grid.heads) if i not in kept and not head.is_picture]
     return Grid([head for i, head in enumerate(grid.heads) if i in kept], rows), dropped
 
 
-def _grid(table: CaseTable) -> Grid:
+def _grid(table: CaseTable, pictures: Sequence[Picture] = ()) -> Grid:
     heads: list[Head] = []
     columns: list[Callable[[CaseLine], str]] = []
 
     def add(text: str, rank: int, cell: Callable[[CaseLine], str], *, is_metric: bool = False) -> None:
         heads.append(Head(one_line(text), rank, is_metric))
         columns.append(cell)
+
+    def draw(after: str | None) -> None:
+        for picture in (one for one in pictures if one.after == after):
+            heads.append(Head(picture.head, _PICTURES, is_picture=True))
+            columns.append(partial(_picture, picture.cells))
 
     for n, name in enumerate(table.axes):
         rank = 0 if name in table.key_axes else _SPARE_AXES + n
@@ -121,8 +134,10 @@ def _grid(table: CaseTable) -> Grid:
     for n, column in enumerate(table.metrics):
         rank = 1 + n if n < _MAIN_METRICS else _SPARE_METRICS + n
         add(metric_label(column), rank, partial(_metric, table, column), is_metric=True)
+        draw(column.name)
     for n, name in enumerate(table.facts):
         add(name, _SPARE_FACTS + n, partial(_fact, name))
+    draw(None)
     return Grid(heads, [[cell(line) for cell in columns] for line in table.lines])
 
 
@@ -139,11 +154,15 @@ def _metric(table: CaseTable, column: Column, line: CaseLine) -> str:
     return f"{text} {_BEST}" if (line.case_id, column.name) in table.best else text
 
 
+def _picture(cells: Mapping[str, str], line: CaseLine) -> str:
+    return cells.get(line.case_id, "")
+
+
 def _samples(line: CaseLine) -> str:
     return str(line.samples) if line.ok_samples == line.samples else f"{line.ok_samples} of {line.samples}"
 
 
-def _legend(table: CaseTable, shown: Grid) -> list[str]:
+def _legend(table: CaseTable, shown: Grid, pictures: Sequence[Picture] = ()) -> list[str]:
     parts = []
     marked = [i for i, head in enumerate(shown.heads) if head.is_metric]
     if any(row[i].endswith(f" {_BEST}") for row in shown.rows for i in marked):
@@ -152,6 +171,8 @@ def _legend(table: CaseTable, shown: Grid) -> list[str]:
         parts.append(f"{_FRONT} no other case has more output tokens/s at no worse TTFT p50 and TPOT p50")
     if any(line.samples > 1 for line in table.lines):
         parts.append("metrics are medians over samples, spread is their range")
+    drawn = {head.text for head in shown.heads if head.is_picture}
+    parts += [picture.meaning for picture in pictures if picture.head in drawn]
     return [" · ".join(parts)] if parts else []
 
 

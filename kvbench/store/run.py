@@ -211,6 +211,17 @@ class Run:
             found.append(piece.filter(is_its))
         return pa.concat_tables([piece for at, piece in enumerate(found) if at == 0 or piece.num_rows])
 
+    def first_steps(self, columns: Sequence[str]) -> dict[str, dict[str, Any]]:
+        """Case id → column → array [steps], of the first sample of the case that has any; without pandas."""
+        table = self._state.columns_of("steps", columns).combine_chunks()
+        cases, samples = (table[name].to_numpy(zero_copy_only=False) for name in ("case_id", "sample"))
+        first: dict[str, int] = {}
+        for case_id, sample in set(zip(cases.tolist(), samples.tolist(), strict=True)):
+            first[case_id] = min(sample, first.get(case_id, sample))
+        arrays = {name: table[name].to_numpy(zero_copy_only=False) for name in columns}
+        rows = {case_id: (cases == case_id) & (samples == sample) for case_id, sample in first.items()}
+        return {case_id: {name: array[mask] for name, array in arrays.items()} for case_id, mask in rows.items()}
+
     @cached_property
     def workload(self) -> DataFrame:
         """The requests as they were run, one set for every distinct `workload_digest`."""

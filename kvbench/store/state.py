@@ -137,6 +137,20 @@ class State:
             if found is not None and found.num_rows:
                 yield conform(found, of)
 
+    def columns_of(self, table: str, columns: Sequence[str]) -> pa.Table:
+        """`requests` or `steps` of the samples that count, these columns only, and the case and sample of each row."""
+        names = ["case_id", "sample", *columns]
+        file = self.open_sealed(table)
+        found = [self.schema(table).empty_table().select(names)]
+        if file is not None:
+            with _reading(self.path / f"{table}.parquet"):
+                found.append(without(file.read(columns=names), self.dropped).select(names))
+        for part in self.parts:
+            piece = part.table(table)
+            found += [] if piece is None else [piece.select(names)]
+        of = found[0].schema.remove_metadata()
+        return pa.concat_tables([piece.cast(of) for piece in found])
+
     def workload_pieces(self) -> Iterator[pa.Table]:
         """The distinct workloads, one table each or several in one."""
         of, file, seen = self.schema("workload"), self.open_sealed("workload"), set()
