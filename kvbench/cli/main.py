@@ -27,6 +27,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "report": ("kvbench.cli.report:report", "Tables of a run."),
     "ls": ("kvbench.cli.ls:list_runs", "Runs under results/: what, when, where, how they ended."),
     "show": ("kvbench.cli.show:show", "What a run is, or one of its cases in full."),
+    "recommend": (
+        "kvbench.cli.recommend:recommend",
+        "Which settings to serve your lengths with, and why.",
+    ),
     "size": ("kvbench.cli.size:size", "The memory arithmetic for a model on a GPU."),
     "suites": ("kvbench.cli.suites:suites", "Suites that ship, one in full, presets of systems, the JSON Schema."),
     "workload": (

@@ -1,0 +1,244 @@
+"""Every candidate served on the virtual clock, and how far apart they are once the model's known errors are counted."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from multiprocessing import get_context
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from kvbench.analysis.advice.candidates import Floats, Gaps, Range, gaps_of_predictions, pooled_half
+from kvbench.costmodel.fitted import FittedFile
+from kvbench.costmodel.sources import cost_for
+from kvbench.devices.host import Host
+from kvbench.errors import CannotRunError
+from kvbench.sweep.advice.evidence import THROUGHPUT
+from kvbench.sweep.advice.pools import context_of
+from kvbench.sweep.advice.served import Outcome, served_by
+
+if TYPE_CHECKING:
+    from kvbench.spec.cases import Case
+    from kvbench.spec.engine import EngineSettings
+    from kvbench.sweep.advice.evidence import Evidence
+    from kvbench.sweep.advice.requests import Plan
+
+Z90 = 1.645
+REACH = 1.1
+"""How far beyond the counts of the runs a step may go and still count as inside, as a factor"""
+DATASHEET_HALF = 0.02
+"""Smallest difference that is believed where no step was measured: an assumption, for nothing says how far off a
+datasheet's roofline is between two block sizes"""
+WORTH_PROCESSES = 1000
+"""Requests to serve in all from which on processes of their own pay"""
+WIDER = 0.5
+"""What an interval grows by for every doubling beyond them"""
+FARTHEST = 4.0
+"""Beyond this factor nothing is predicted"""
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """One candidate's outcomes, one for each list of requests; or why there is none."""
+
+    outcomes: tuple[Outcome, ...] = ()
+    step_s: float | None = None
+    """A step that decodes as many sequences as it served on average, at their mean length"""
+    beyond: float = 1.0
+    """How far its largest step lies beyond those that the model was fitted on, as a factor"""
+    refusal: str | None = None
+    notes: tuple[str, ...] = ()
+
+
+def predict(evidence: Evidence, settings: EngineSettings, plan: Plan, mean_length: float) -> Prediction:
+    """Serve every list of requests of the plan under these settings."""
+    reason = _unknown(evidence, settings)
+    if reason is not None:
+        return Prediction(refusal=reason)
+    context = context_of(evidence, settings)
+    try:
+        cost = cost_for(
+            evidence.source,
+            evidence.geometry,
+            weight_dtype=str(settings.weight_dtype),
+            kv_dtype=settings.kv_dtype,
+            block_size=settings.block_size,
+            kv_scales=settings.kv_scales,
+            kv_layout=settings.kv_layout,
+        )
+        outcomes = tuple(
+            served_by(evidence.geometry, settings, cost, one.requests, one.clients, context) for one in plan.lists
+        )
+    except CannotRunError as error:
+        return Prediction(refusal=error.message)
+    if not all(outcome.output_tokens for outcome in outcomes):
+        return Prediction(refusal="none of the requests fits its pool")
+    batch = max(1, round(float(np.mean([outcome.active_mean for outcome in outcomes]))))
+    step_s = float(cost.decode_run_s(np.full(batch, round(mean_length), dtype=np.int64), 1)[0])
+    beyond, told = _beyond(evidence, settings, outcomes)
+    if beyond > FARTHEST:
+        return Prediction(refusal=f"{told}: too far to say anything")
+    rejected = sum(outcome.rejected for outcome in outcomes)
+    notes = (told,) * (beyond > REACH)
+    notes += (f"{rejected} of the requests served are longer than its pool and were rejected",) * (rejected > 0)
+    return Prediction(outcomes, step_s, max(beyond, 1.0), None, notes)
+
+
+def _unknown(evidence: Evidence, settings: EngineSettings) -> str | None:
+    """Why the model says nothing about these settings."""
+    source = evidence.source
+    if not isinstance(source, FittedFile):
+        return None
+    fit = source.configuration(settings.kv_dtype, settings.kv_scales, settings.kv_layout)
+    if fit is None:
+        return f"no run stored K and V as {settings.kv_dtype}"
+    low, high = fit.domain["block_size"]
+    if not low <= settings.block_size <= high:
+        return f"blocks of {settings.block_size} were never measured: the runs have {low:g} to {high:g}"
+    return None
+
+
+def _beyond(evidence: Evidence, settings: EngineSettings, outcomes: Sequence[Outcome]) -> tuple[float, str]:
+    """The largest factor by which a count of a step exceeds the model's domain (products of two lengths as their root),
+    and a sentence about it."""
+    source = evidence.source
+    if not isinstance(source, FittedFile):
+        return 1.0, ""
+    fit = source.configuration(settings.kv_dtype, settings.kv_scales, settings.kv_layout)
+    worst, told = 1.0, ""
+    for name in sorted({name for outcome in outcomes for name in outcome.largest}):
+        largest = max(outcome.largest[name] for outcome in outcomes)
+        high = fit.domain.get(name, (0.0, math.inf))[1] if fit else math.inf
+        factor = largest / high if high > 0 else 1.0
+        factor = math.sqrt(factor) if name == "prefill_pairs" else factor
+        if factor > worst:
+            worst = factor
+            told = f"its steps reach {largest:,.0f} {name.replace('_', ' ')}, those of the runs {high:,.0f}"
+    return worst, told
+
+
+def predict_all(
+    evidence: Evidence, settings: Sequence[EngineSettings], plan: Plan, mean_length: float
+) -> list[Prediction]:
+    """Every candidate, several at once where there are cores and enough to do."""
+    job = partial(_predict_one, evidence, plan, mean_length)
+    workers = min(Host().usable_cores(), len(settings))
+    if workers < 2 or len(settings) * plan.requests < WORTH_PROCESSES:
+        return [job(one) for one in settings]
+    with ProcessPoolExecutor(workers, mp_context=get_context("fork")) as pool:
+        return list(pool.map(job, settings))
+
+
+def _predict_one(evidence: Evidence, plan: Plan, mean_length: float, settings: EngineSettings) -> Prediction:
+    return predict(evidence, settings, plan, mean_length)
+
+
+def throughput_of(prediction: Prediction) -> float:
+    """Output tokens per second over all lists of requests."""
+    if prediction.refusal is not None:
+        return math.nan
+    wall_s = sum(outcome.wall_s for outcome in prediction.outcomes)
+    return sum(outcome.output_tokens for outcome in prediction.outcomes) / wall_s
+
+
+def errors_of_candidates(evidence: Evidence, cases: Sequence[Case]) -> Floats:
+    """`[groups, n]` of ln(measured / predicted) throughput: a group is a workload of the runs with settings that agree
+    in all but the candidates' axes. NaN where a candidate was not run in it; a block size between two that were has
+    the error between theirs."""
+    known, errors = evidence.known, evidence.errors
+    if known is None or not errors:
+        return np.full((0, len(cases)), np.nan)
+    names = sorted({name for case in cases for name in case.axes})
+    groups: dict[str, dict[str, float]] = {}
+    sizes: dict[str, dict[str, dict[int, float]]] = {}
+    for stored in known.cases:
+        error = errors.get((stored.run_id, stored.case_id))
+        if error is None:
+            continue
+        rest = {k: v for k, v in stored.engine.items() if k not in names}
+        group = f"{stored.run_id} {stored.workload_digest} {sorted(rest.items(), key=str)}"
+        groups.setdefault(group, {})[_place(stored.engine, names)] = error
+        others = _place(stored.engine, [name for name in names if name != "block_size"])
+        sizes.setdefault(group, {}).setdefault(others, {})[int(stored.engine["block_size"])] = error
+    found = np.full((len(groups), len(cases)), np.nan)
+    for row, group in enumerate(groups):
+        for column, case in enumerate(cases):
+            assert case.engine is not None
+            settings = case.engine.model_dump(mode="json")
+            found[row, column] = groups[group].get(_place(settings, names), math.nan)
+            if math.isnan(found[row, column]):
+                others = _place(settings, [name for name in names if name != "block_size"])
+                found[row, column] = _between(sizes[group].get(others, {}), case.engine.block_size)
+    return found
+
+
+def _place(settings: Mapping[str, Any], names: Sequence[str]) -> str:
+    return repr([(name, str(settings.get(name))) for name in names])
+
+
+def _between(errors: Mapping[int, float], size: int) -> float:
+    """Linear in the logarithm of the block size between the nearest two; NaN outside them."""
+    below = max((known for known in errors if known < size), default=None)
+    above = min((known for known in errors if known > size), default=None)
+    if below is None or above is None:
+        return math.nan
+    share = math.log(size / below) / math.log(above / below)
+    return errors[below] * (1 - share) + errors[above] * share
+
+
+def gaps_of(predictions: Sequence[Prediction], errors: Floats, floor: float) -> Gaps:
+    """Differences of the candidates: what the model is known to get wrong about them, what the choice of requests
+    decides, and wider where a candidate lies beyond the runs."""
+    gaps = gaps_of_predictions([throughput_of(p) for p in predictions], errors, floor)
+    by_list = np.array([[_by_list(p, at) for p in predictions] for at in range(_lists(predictions))])
+    half = gaps.half
+    if len(by_list) > 1:
+        half = np.hypot(half, pooled_half(by_list))
+    beyond = np.array([p.beyond for p in predictions])
+    wider = np.maximum(beyond[:, np.newaxis], beyond[np.newaxis, :])
+    return Gaps(gaps.value, half * (1.0 + WIDER * np.log2(wider)))
+
+
+def _lists(predictions: Sequence[Prediction]) -> int:
+    return max((len(p.outcomes) for p in predictions), default=0)
+
+
+def _by_list(prediction: Prediction, at: int) -> float:
+    return prediction.outcomes[at].tokens_per_s if prediction.refusal is None else math.nan
+
+
+def floor_of(evidence: Evidence) -> float:
+    """Half-width of a difference that no two workloads speak about: that of two independent errors of the model.
+    Endless where no error is known: then nothing can be told apart. Rates of a datasheet have a fixed one."""
+    if evidence.is_modelled:
+        return DATASHEET_HALF
+    errors = list(evidence.errors.values())
+    return 2.0 * math.sqrt(2.0) * float(np.std(errors, ddof=1)) if len(errors) > 1 else math.inf
+
+
+def ranges_of(prediction: Prediction, evidence: Evidence, corrections: Floats) -> dict[str, Range | None]:
+    """Throughput and median latencies with 90 % intervals of the model's errors; `corrections` are this candidate's
+    errors on other workloads. Without known errors the ends are the value."""
+    value = throughput_of(prediction)
+    own = corrections[np.isfinite(corrections)]
+    shift = float(own.mean()) if len(own) > 1 else 0.0
+    found: dict[str, Range | None] = {THROUGHPUT: _ranged(value * math.exp(shift), evidence, THROUGHPUT)}
+    for name, metric in (("ttft_s", "ttft_p50_s"), ("tpot_s", "tpot_p50_s")):
+        values = [getattr(outcome, name) for outcome in prediction.outcomes if getattr(outcome, name) is not None]
+        found[name] = _ranged(float(np.median(values)) * math.exp(-shift), evidence, metric) if values else None
+    return found
+
+
+def _ranged(value: float, evidence: Evidence, metric: str) -> Range:
+    """With the errors that are known of this metric, else those of throughput."""
+    source = evidence.source
+    errors = list(source.errors.get(metric, ())) if isinstance(source, FittedFile) else []
+    errors = errors or list(evidence.errors.values())
+    if len(errors) < 2:
+        return Range(value, value, value)
+    half = Z90 * float(np.sqrt(np.mean(np.square(errors))))
+    return Range(value, value * math.exp(-half), value * math.exp(half))

@@ -1,0 +1,222 @@
+"""The story of `kvbench recommend`: lengths → exact rows → evidence → predictions → decision. Torch-free."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import mean
+from typing import TYPE_CHECKING, Any
+
+from kvbench.analysis.advice.candidates import Candidate, Gaps
+from kvbench.analysis.advice.decide import Decision, decide
+from kvbench.analysis.advice.rule_of_thumb import USUAL_DEFAULT, rule_of_thumb
+from kvbench.errors import UsageError
+from kvbench.geometry.dtypes import storage_dtype
+from kvbench.sweep.advice.evidence import THROUGHPUT, Evidence, find_evidence
+from kvbench.sweep.advice.measured import Measured, measured_on
+from kvbench.sweep.advice.pools import context_of, exact_rows
+from kvbench.sweep.advice.predict import (
+    Prediction,
+    errors_of_candidates,
+    floor_of,
+    gaps_of,
+    predict_all,
+    ranges_of,
+)
+from kvbench.sweep.advice.question import Question, axes_of, candidate_suite, candidates_of, neighbours_of
+from kvbench.sweep.advice.requests import Plan, plan_servings
+
+if TYPE_CHECKING:
+    from kvbench.analysis.advice.arithmetic import BlockRow
+    from kvbench.analysis.advice.lengths import LengthSample
+    from kvbench.spec.cases import Case
+    from kvbench.spec.engine import EngineSettings
+    from kvbench.spec.load import LoadedSuite
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One candidate with all that is known of it."""
+
+    candidate: Candidate
+    case: Case
+    settings: EngineSettings
+    exact: BlockRow
+    prediction: Prediction
+    is_measured: bool
+    """Whether its numbers were measured on these very requests"""
+    kv_error: float | None
+    """`kv_error_rel_rms` of its KV dtype in the runs"""
+    is_lossy: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """The answer with everything that it rests on."""
+
+    question: Question
+    evidence: Evidence
+    sample: LengthSample
+    plan: Plan
+    suite: LoadedSuite
+    axes: tuple[str, ...]
+    rows: tuple[Row, ...]
+    gaps: Gaps
+    decision: Decision
+    thumb: int
+    """The rule of thumb's block size for these lengths"""
+    notes: tuple[str, ...]
+
+    @property
+    def chosen(self) -> Row | None:
+        return None if self.decision.chosen is None else self.rows[self.decision.chosen]
+
+
+def advise(question: Question) -> Advice:
+    """Answer the question. Raises `UsageError` for what is asked wrongly, `CannotRunError` where the evidence is of
+    something else or no candidate fits, `DataError` for runs that say nothing."""
+    evidence = find_evidence(question)
+    thumb = rule_of_thumb(question.sample)
+    suite = candidate_suite(
+        question,
+        model=evidence.model,
+        base={**evidence.base, **_weights(question, evidence)},
+        arrival=evidence.arrival,
+        values=_with_marks(evidence, thumb),
+    )
+    cases = candidates_of(suite)
+    sample = question.sample.fitting(min(context_of(evidence, _engine(case)) for case in cases))
+    exact = exact_rows(question, evidence, sample, cases)
+    workload = cases[0].workload
+    assert workload is not None
+    shares = question.trace if any(settings.prefix_cache != "none" for settings, _ in exact) else None
+    trace = shares if sample.shared is not None else None
+    plan = plan_servings(
+        sample,
+        workload,
+        at_once=max(1, *(row.sequences for _, row in exact)),
+        trace=trace,
+        requests=question.requests,
+        seed=question.seed,
+    )
+    length = float((sample.inputs + sample.outputs / 2).mean())
+    predictions = predict_all(evidence, [settings for settings, _ in exact], plan, length)
+    errors = errors_of_candidates(evidence, cases)
+    measured = measured_on(evidence.known, sample, workload.arrival.model_dump(mode="json"), cases)
+    gaps = measured.over(gaps_of(predictions, errors, floor_of(evidence)))
+    rows = tuple(
+        _row(question, evidence, case, exact[at], predictions[at], measured, at, errors[:, at])
+        for at, case in enumerate(cases)
+    )
+    decision = decide(
+        [row.candidate for row in rows],
+        gaps,
+        slo=question.slo,
+        default=_usual(rows),
+        neighbours=neighbours_of(cases),
+    )
+    notes = (*sample.notes, *evidence.notes, *_notes(rows, sample))
+    return Advice(question, evidence, sample, plan, suite, axes_of(cases), rows, gaps, decision, thumb, notes)
+
+
+def _engine(case: Case) -> EngineSettings:
+    assert case.engine is not None
+    return case.engine
+
+
+def _weights(question: Question, evidence: Evidence) -> dict[str, str]:
+    """`--weights`; runs were measured with theirs, and say nothing about others."""
+    if question.weight_dtype is None:
+        return {}
+    asked, known = storage_dtype(question.weight_dtype).name, evidence.base.get("weight_dtype")
+    if evidence.known is not None and asked != known:
+        raise UsageError(
+            f"the runs have weights in {known}, not in {asked}", hint="leave --weights out, or leave --results out"
+        )
+    return {"weight_dtype": asked}
+
+
+def _with_marks(evidence: Evidence, thumb: int) -> dict[str, Sequence[Any]]:
+    """The values of the axes; block sizes include the usual default and the rule of thumb's where the evidence reaches
+    them."""
+    sizes = list(evidence.values.get("block_size", ()))
+    marks = [size for size in (USUAL_DEFAULT, thumb) if sizes and min(sizes) <= size <= max(sizes)]
+    return {**evidence.values, "block_size": sorted({*sizes, *marks})}
+
+
+def _usual(rows: Sequence[Row]) -> int | None:
+    """The candidate that servers start with: blocks of 16, nothing lossy; None where several are so."""
+    found = [at for at, row in enumerate(rows) if row.settings.block_size == USUAL_DEFAULT and not row.is_lossy]
+    return found[0] if len(found) == 1 else None
+
+
+def _row(
+    question: Question,
+    evidence: Evidence,
+    case: Case,
+    exact: tuple[EngineSettings, BlockRow],
+    prediction: Prediction,
+    measured: Measured,
+    at: int,
+    corrections: Any,
+) -> Row:
+    settings, block = exact
+    is_measured = measured.cases[at] is not None
+    is_lossy = _is_lossy(settings)
+    error = _kv_error(evidence, settings)
+    refusal = None if is_measured else prediction.refusal
+    if is_lossy and not question.allow_lossy and refusal is None:
+        known = "its error was not measured" if error is None else f"relative error {error:.2g} of the logits"
+        refusal = f"{settings.kv_dtype} loses precision ({known}), and lossy KV was not allowed"
+    numbers = measured.ranges(at) if is_measured else _predicted(prediction, evidence, corrections)
+    candidate = Candidate(
+        label=case.label,
+        settings=dict(case.axes),
+        tokens_per_s=numbers.get(THROUGHPUT),
+        ttft_s=numbers.get("ttft_s"),
+        tpot_s=numbers.get("tpot_s"),
+        refusal=refusal,
+        notes=(*prediction.notes, *_interpolated(evidence, settings)) * (not is_measured),
+    )
+    return Row(candidate, case, settings, block, prediction, is_measured, error, is_lossy)
+
+
+def _predicted(prediction: Prediction, evidence: Evidence, corrections: Any) -> Mapping[str, Any]:
+    return {} if prediction.refusal is not None else ranges_of(prediction, evidence, corrections)
+
+
+def _interpolated(evidence: Evidence, settings: EngineSettings) -> tuple[str, ...]:
+    """That a block size lies between measured ones."""
+    if evidence.known is None:
+        return ()
+    sizes = {int(case.engine["block_size"]) for case in evidence.known.cases}
+    if settings.block_size in sizes:
+        return ()
+    return (f"blocks of {settings.block_size} were not measured: interpolated by the model",)
+
+
+def _is_lossy(settings: EngineSettings) -> bool:
+    """Whether K and V are stored in less than the weights' precision."""
+    kv, weights = storage_dtype(settings.kv_dtype), storage_dtype(str(settings.weight_dtype))
+    return kv.name not in (weights.name, "fp32")
+
+
+def _kv_error(evidence: Evidence, settings: EngineSettings) -> float | None:
+    if evidence.known is None:
+        return None
+    same = [case for case in evidence.known.cases if case.engine["kv_dtype"] == settings.kv_dtype]
+    values = [value for case in same for value in case.values("kv_error_rel_rms").values()]
+    return mean(values) if values else None
+
+
+def _notes(rows: Sequence[Row], sample: LengthSample) -> list[str]:
+    """What holds for several candidates, each once, and with whom."""
+    by_text: dict[str, list[str]] = {}
+    for row in rows:
+        for text in row.candidate.notes:
+            by_text.setdefault(text, []).append(row.candidate.label)
+    found = [f"{', '.join(labels)}: {text}" for text, labels in by_text.items()]
+    caches = any(row.settings.prefix_cache != "none" for row in rows)
+    if caches and sample.shared is None:
+        found.append("these lengths record no shared prefixes: a prefix cache or a lower tier finds nothing here")
+    return found

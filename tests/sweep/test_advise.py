@@ -1,0 +1,267 @@
+"""`kvbench recommend` end to end: on the virtual clock by a datasheet, and by runs with planted step times."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from kvbench.analysis.advice.decide import Slo
+from kvbench.analysis.advice.lengths import LengthSample
+from kvbench.analysis.advice.sources import from_run, from_sides
+from kvbench.cli.main import run as command_line
+from kvbench.costmodel.sources import cost_for
+from kvbench.errors import CannotRunError, DataError, KvbenchError, UsageError
+from kvbench.geometry.presets import preset
+from kvbench.store.run import Run
+from kvbench.sweep.advice.question import Question
+from kvbench.sweep.advice.served import served_by
+from kvbench.sweep.advise import advise
+from tests.costmodel.fitted_samples import fitted_file
+from tests.sweep.synthetic_run import SUITE, planted_run
+
+SIZES = (4, 8, 16, 32, 64)
+PLAIN = (
+    SUITE.replace('"engine.batch_policy" = ["continuous", "chunked"]\n', "")
+    .replace('"workload.arrival.kind" = ["all-at-once", "poisson"]\n', "")
+    .replace("arrival = { rate = 60 }\n", "")
+    .replace("[4, 16, 64]", "[4, 8, 16, 32, 64]")
+)
+OTHER = PLAIN.replace("median = 40", "median = 20").replace("median = 12", "median = 20").replace("24", "30")
+
+
+def lengths(seed: int = 1, count: int = 40, median: float = 55.0) -> LengthSample:
+    rng = np.random.default_rng(seed)
+    inputs = np.clip(np.rint(median * np.exp(0.6 * rng.standard_normal(count))), 4, 220).astype(np.int64)
+    return LengthSample(inputs, rng.integers(4, 40, count), "mine", "trace", count)
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Run, Run]:
+    folder = tmp_path_factory.mktemp("planted")
+    return planted_run(folder, PLAIN), planted_run(folder, OTHER)
+
+
+def paths(runs: tuple[Run, ...]) -> tuple[Path, ...]:
+    return tuple(run.path for run in runs)
+
+
+def test_runs_of_other_lengths_choose_what_serving_these_lengths_by_the_planted_times_says(
+    runs: tuple[Run, Run],
+) -> None:
+    sample = lengths()
+    found = advise(Question(sample=sample, results=paths(runs)))
+    assert found.axes == ("block_size",)
+    truth = {}
+    for row in found.rows:
+        settings = row.settings
+        cost = cost_for(
+            fitted_file(), preset("tiny-llama"), weight_dtype="fp32", kv_dtype="fp32", block_size=settings.block_size
+        )
+        requests = found.plan.lists[0].requests
+        assert [r.input_tokens for r in requests] == sample.inputs.tolist()  # a short list in its own order
+        truth[settings.block_size] = served_by(preset("tiny-llama"), settings, cost, requests, None, 512).tokens_per_s
+    assert set(truth) == set(SIZES)
+    for row in found.rows:
+        assert row.candidate.tokens_per_s is not None
+        assert row.candidate.tokens_per_s.value == pytest.approx(truth[row.settings.block_size], rel=0.01)
+    chosen = found.chosen
+    assert chosen is not None
+    assert truth[chosen.settings.block_size] >= 0.99 * max(truth.values())
+    assert not found.evidence.is_modelled
+    worst = found.decision.worst
+    assert worst is not None
+    assert truth[found.rows[worst].settings.block_size] == min(truth.values())
+
+
+def test_every_candidate_has_the_same_pool_bytes_as_the_runs(runs: tuple[Run, Run]) -> None:
+    found = advise(Question(sample=lengths(), results=paths(runs)))
+    assert {row.exact.pool_bytes for row in found.rows} == {1 << 20}
+
+
+def test_a_block_size_between_measured_ones_is_interpolated_and_says_so_and_one_outside_is_refused(
+    runs: tuple[Run, Run],
+) -> None:
+    question = Question(sample=lengths(), results=paths(runs), overrides=("block_size=16,24,128",))
+    found = advise(question)
+    by_size = {row.settings.block_size: row for row in found.rows}
+    assert "interpolated" in " ".join(by_size[24].candidate.notes)
+    assert "interpolated" not in " ".join(by_size[16].candidate.notes)
+    assert by_size[128].candidate.refusal is not None
+    assert "never measured: the runs have 4 to 64" in by_size[128].candidate.refusal
+    assert found.chosen is not None
+    assert found.chosen.settings.block_size != 128
+
+
+def test_measured_runs_of_the_very_requests_are_used_as_they_are(runs: tuple[Run, Run]) -> None:
+    run = runs[0]
+    found = advise(Question(sample=from_run(run), results=(run.path,)))
+    rates = {
+        row["block_size"]: row["output_tokens_per_s"] for row in run.case_values(("block_size", "output_tokens_per_s"))
+    }
+    assert all(row.is_measured for row in found.rows)
+    for row in found.rows:
+        assert row.candidate.tokens_per_s is not None
+        assert row.candidate.tokens_per_s.value == pytest.approx(rates[row.settings.block_size])
+    assert found.decision.verdict == "tied"  # one round tells nothing apart
+
+
+def test_without_runs_everything_is_called_modelled(capsys: pytest.CaptureFixture[str]) -> None:
+    words = [
+        "recommend",
+        "--lengths",
+        "lognormal(300,900)",
+        "--outputs",
+        "60",
+        "--model",
+        "llama-3.2-1b",
+        "--gpu",
+        "l4",
+    ]
+    assert command_line([*words, "--requests", "60", "-a", "block_size=16,256", "-a", "max_sequences=16"]) == 0
+    shown = capsys.readouterr().out
+    assert "use             modelled: block_size" in shown
+    assert "output tokens/s modelled" in shown
+    assert "predicted" not in shown
+    assert "no step was measured" in shown
+
+
+def test_the_same_question_gets_the_same_answer(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["recommend", "--lengths", "200", "--outputs", "lognormal(40,90)", "--model", "tiny-llama", "--gpu", "l4"]
+    words += ["--requests", "40", "-a", "block_size=16,64", "-a", "max_sequences=8", "--kv-memory", "4MiB", "--format"]
+    shown = []
+    for _ in range(2):
+        assert command_line([*words, "json"]) == 0
+        shown.append(json.loads(capsys.readouterr().out))
+    assert shown[0] == shown[1]
+    assert shown[0]["recommendation"] in ({"block_size": 16}, {"block_size": 64})
+    assert command_line([*words, "csv"]) == 0
+    assert len(capsys.readouterr().out.splitlines()) == 3
+
+
+def test_objectives_that_nobody_meets_are_an_answer_of_no(
+    runs: tuple[Run, Run], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trace = tmp_path / "lengths.csv"
+    rows = zip(lengths().inputs.tolist(), lengths().outputs.tolist(), strict=True)
+    trace.write_text("num_prefill_tokens,num_decode_tokens\n" + "".join(f"{a},{b}\n" for a, b in rows))
+    words = ["recommend", "--trace", str(trace), "--results", str(runs[0].path), "--slo", "ttft=1us"]
+    assert command_line(words) == 1
+    assert "no candidate meets the objectives" in capsys.readouterr().out
+    found = advise(Question(sample=lengths(), results=paths(runs), slo=Slo(ttft_s=1e9)))
+    assert found.chosen is not None
+
+
+def test_a_lossy_dtype_is_recommended_only_when_it_was_allowed() -> None:
+    base = Question(
+        sample=from_sides("300", "lognormal(60,120)"),
+        model="llama-3.2-1b",
+        gpu="l4",
+        axes=("block_size", "kv_dtype"),
+        overrides=("block_size=16", "kv_dtype=bf16,int8", "max_sequences=16"),
+        kv_memory_bytes=32 << 20,
+        requests=40,
+    )
+    strict, lossy = advise(base), advise(replace(base, allow_lossy=True))
+    by_dtype = {row.settings.kv_dtype: row for row in strict.rows}
+    assert by_dtype["bf16"].candidate.refusal is None
+    assert "lossy KV was not allowed" in str(by_dtype["int8"].candidate.refusal)
+    assert strict.chosen is by_dtype["bf16"]
+    assert lossy.chosen is not None
+    assert lossy.chosen.settings.kv_dtype == "int8"  # twice the sequences
+
+
+def test_runs_of_another_model_or_device_are_refused_by_name(runs: tuple[Run, Run]) -> None:
+    for question, word in (
+        (Question(sample=lengths(), results=paths(runs), model="tiny-qwen2"), "the question is about tiny-qwen2"),
+        (Question(sample=lengths(), results=paths(runs), gpu="h100"), "the question is about h100"),
+        (Question(sample=lengths(), results=paths(runs), tp=2), "--tp 2"),
+    ):
+        with pytest.raises(CannotRunError, match=word):
+            advise(question)
+    with pytest.raises(UsageError, match="weights in fp32, not in bf16"):
+        advise(Question(sample=lengths(), results=paths(runs), weight_dtype="bf16"))
+
+
+def test_runs_without_a_throughput_are_bad_data(tmp_path: Path) -> None:
+    def lose(row: dict[str, object]) -> None:
+        row["output_tokens_per_s"] = math.nan
+
+    run = planted_run(tmp_path, PLAIN.replace("[4, 8, 16, 32, 64]", "[16, 32]"), change=lose)
+    with pytest.raises(DataError, match="no engine case ended well"):
+        advise(Question(sample=lengths(), results=(run.path,)))
+
+
+def test_lengths_beyond_the_context_are_left_out_with_their_number_and_all_of_them_are_refused(
+    runs: tuple[Run, Run],
+) -> None:
+    sample = lengths()
+    long = replace(sample, inputs=np.where(np.arange(len(sample)) < 5, 600, sample.inputs))
+    found = advise(Question(sample=long, results=paths(runs)))
+    assert any("5 of 40 requests" in note for note in found.notes)
+    with pytest.raises(UsageError, match="all 40 requests are longer than"):
+        advise(Question(sample=replace(sample, inputs=sample.inputs + 600), results=paths(runs)))
+
+
+def test_one_row_is_answered_with_the_note_that_it_is_no_distribution(
+    runs: tuple[Run, Run], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trace = tmp_path / "one.csv"
+    trace.write_text("num_prefill_tokens,num_decode_tokens\n50,10\n")
+    assert command_line(["recommend", "--trace", str(trace), "--results", str(runs[0].path)]) == 0
+    assert "no distribution" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ([], "nothing says how long requests are"),
+        (["--lengths", "10", "--outputs", "5", "--run", "x"], "are different lengths"),
+        (["--lengths", "10"], "nothing how long outputs are"),
+        (["--trace", "{empty}"], "empty"),
+        (["--lengths", "10", "--outputs", "5", "--slo", "speed=2"], "--slo"),
+        (["--lengths", "10", "--outputs", "5", "--axes", "colour"], "no axis 'colour'"),
+        (
+            ["--lengths", "10", "--outputs", "5", "--model", "tiny-llama", "--axes", "offload"],
+            "which values of offload",
+        ),
+        (["--lengths", "10", "--outputs", "5", "-a", "block_size=0"], "block_size"),
+        (["--lengths", "10", "--outputs", "5", "--results", "{empty}.gone"], "no plan.json"),
+        (["--lengths", "10", "--outputs", "5", "--model", "no-such-model"], "no-such-model"),
+        (["--lengths", "10", "--outputs", "5", "--gpu", "abacus"], "abacus"),
+    ],
+)
+def test_bad_questions_are_usage_errors(
+    words: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    empty = tmp_path / "empty.csv"
+    empty.write_text("")
+    assert command_line(["recommend", *(word.format(empty=empty) for word in words)]) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_flags_of_a_server_stand_beside_the_answer(capsys: pytest.CaptureFixture[str]) -> None:
+    words = [
+        "recommend",
+        "--lengths",
+        "200",
+        "--outputs",
+        "20",
+        "--model",
+        "tiny-llama",
+        "--gpu",
+        "l4",
+        "--requests",
+        "20",
+    ]
+    assert command_line([*words, "-a", "block_size=16,64", "-a", "max_sequences=8", "--emit", "vllm"]) == 0
+    assert "--block-size" in capsys.readouterr().out
+
+
+def test_a_pool_that_holds_no_request_is_refused_with_the_arithmetic() -> None:
+    with pytest.raises(KvbenchError):
+        advise(Question(sample=lengths(), model="llama-3.1-8b", gpu="l4", memory_bytes=1 << 30))
