@@ -89,8 +89,11 @@ def _compile(kernel: str | None, form: str, options: dict[str, Any], given: set[
             "compiling for a GPU that need not be there takes KERNEL, --compile-only and --target",
             hint="kvbench tune decode --compile-only --target sm_90",
         )
+    from kvbench.tune.pages import refuse_unknown_page
+
     if moot := given & SEARCH_NAMES:
         raise UsageError(f"{_option(min(moot))} has no effect with --compile-only", hint="leave it out")
+    refuse_unknown_page(kernel)
     shapes = shapes_of(kernel, options)
     if len(shapes) > 1:
         raise UsageError("--compile-only takes one shape at a time", hint="one --batch and one --context")

@@ -134,8 +134,9 @@ def emit_static(form: str, report: StaticReport) -> None:
 
 def _title(report: StaticReport) -> str:
     facts = report.facts
+    assembler = f"ptxas {facts['ptxas']}" if facts["ptxas"] else "no ptxas answered"
     return (
-        f"{facts['kernel']} compiled for {facts['target']} by Triton {facts['triton']} (ptxas {facts['ptxas']}); "
+        f"{facts['kernel']} compiled for {facts['target']} by Triton {facts['triton']} ({assembler}); "
         f"nothing was launched, the ranking assumes {facts['ranked_for']}"
     )
 

@@ -20,22 +20,25 @@ WINNER_COLUMNS = (
 )  # fmt: skip
 TRIAL_COLUMNS = ("shape", "trial", "configuration", "status", "time_s", "is_dropped", "error_rel", "error")
 DIFF_COLUMNS = (
-    "kernel", "shape", "state", "configuration_a", "configuration_b", "time_a_s", "time_b_s", "b_over_a", "differs_in",
+    "kernel", "shape", "device_a", "device_b", "state", "configuration_a", "configuration_b", "time_a_s", "time_b_s",
+    "b_over_a", "differs_in",
 )  # fmt: skip
 
 
 @click.command()
-@click.argument("folder", required=False, type=click.Path(path_type=Path))
+@click.argument("path", required=False, type=click.Path(path_type=Path))
 @format_option
-def show(folder: Path | None, form: str) -> None:
-    """Winners of this user's cache; with FOLDER, every trial of that tuning, the quickest first.
+def show(path: Path | None, form: str) -> None:
+    """Winners of this user's cache; where PATH is a tuning's folder, all its trials, the quickest first; where it is an
+    exported file, or a folder's winners.json, the winners in it.
 
     A winner's state is `current`, or `stale` with what has changed since.
     """
-    if folder is None:
-        emit_tuned(form, WINNER_COLUMNS, [_winner_record(winner) for winner in _stored()])
+    if path is not None and not path.is_file():
+        emit_tuned(form, TRIAL_COLUMNS, _trial_records(path))
     else:
-        emit_tuned(form, TRIAL_COLUMNS, _trial_records(folder))
+        winners = _stored() if path is None else _winners_of(path)
+        emit_tuned(form, WINNER_COLUMNS, [_winner_record(winner) for winner in winners])
 
 
 @click.command()
@@ -45,10 +48,10 @@ def show(folder: Path | None, form: str) -> None:
 def diff(a: Path, b: Path, form: str) -> int:
     """Winners of A and B side by side, each a tuning's folder, an exported file, or `store` for the user's cache.
 
+    What was tuned on several devices is compared device by device; on one device each side, whichever they are.
     Exits 1 when some shape has another configuration, or is on one side only.
     """
-    sides = [{(w.key.kernel, w.key.label): w for w in _winners_of(side)} for side in (a, b)]
-    records = [_difference(key, *(side.get(key) for side in sides)) for key in sorted({*sides[0], *sides[1]})]
+    records = [_difference(*pair) for pair in paired(_winners_of(a), _winners_of(b))]
     emit_tuned(form, DIFF_COLUMNS, records)
     return ExitCode.OK if all(record["state"] == "same" for record in records) else ExitCode.NO
 
@@ -154,14 +157,40 @@ def _trial_records(folder: Path) -> list[dict[str, Any]]:
     return sorted(records, key=lambda r: (r["shape"], r["time_s"] is None, r["time_s"] or 0.0, r["trial"]))
 
 
-def _difference(key: tuple[str, str], a: Winner | None, b: Winner | None) -> dict[str, Any]:
+Pair = tuple["Winner | None", "Winner | None"]
+
+
+def paired(a: list[Winner], b: list[Winner]) -> list[Pair]:
+    """Winners that are for the same: kernel, shape and device, the newest of each side; then, where a kernel and shape
+    has one device left on each side, those two. A winner without the other is in a pair of its own."""
+    sides = [{(_work(w), w.key.device): w for w in sorted(side, key=lambda w: w.tuned_at)} for side in (a, b)]
+    pairs: list[Pair] = []
+    for work in sorted({work for side in sides for work, _ in side}):
+        one, other = ({device: w for (at, device), w in side.items() if at == work} for side in sides)
+        both = sorted({*one} & {*other})
+        pairs += [(one.pop(device), other.pop(device)) for device in both]
+        if len(one) == len(other) == 1:
+            pairs.append((*one.values(), *other.values()))
+        else:
+            pairs += [(winner, None) for winner in one.values()] + [(None, winner) for winner in other.values()]
+    return pairs
+
+
+def _work(winner: Winner) -> tuple[str, str]:
+    return winner.key.kernel, winner.key.label
+
+
+def _difference(a: Winner | None, b: Winner | None) -> dict[str, Any]:
     if a is None or b is None:
         state = "only in A" if a else "only in B"
     else:
         state = "same" if a.configuration == b.configuration else "differs"
+    kernel, shape = next(_work(winner) for winner in (a, b) if winner is not None)
     return {
-        "kernel": key[0],
-        "shape": key[1],
+        "kernel": kernel,
+        "shape": shape,
+        "device_a": a.key.device if a else None,
+        "device_b": b.key.device if b else None,
         "state": state,
         "configuration_a": a.configuration if a else None,
         "configuration_b": b.configuration if b else None,

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import selectors
 import signal
 import subprocess
@@ -22,6 +23,8 @@ from kvbench.errors import CannotRunError
 
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS")
 PREPARE_TIMEOUT_S = 180.0
+_COMPILER_GAVE_UP = re.compile(rb"LLVM ERROR|PassManager|(llvm|mlir|triton)[^\n]*Assertion", re.IGNORECASE)
+"""As an abort in LLVM, and a failed assertion of its C++, are printed"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +47,8 @@ class Child:
         self._process: subprocess.Popen[bytes] | None = None
         self._errors: IO[bytes] | None = None
         self._buffer = b""
+        self._said_before = 0
+        """Bytes on its stderr when the last request went out"""
         self.bytes_per_call = 0
         self.started = 0
         """Processes so far"""
@@ -101,6 +106,7 @@ class Child:
         assert self._process is not None
         assert self._process.stdin is not None
         phase = "start"
+        self._said_before = _size(self._errors)
         with suppress(BrokenPipeError):  # it may be dead already: its end of file says so below
             self._process.stdin.write((json.dumps(request) + "\n").encode())
             self._process.stdin.flush()
@@ -138,8 +144,9 @@ class Child:
         code = self._process.wait()
         how = f"exit code {code}" if code >= 0 else _signal_name(-code)
         words = _last_words(self._errors)
+        is_compilers = phase == "compile" or _is_a_compilers(self._errors, self._said_before)
         self.stop()
-        status = "compile" if phase == "compile" else "runtime"
+        status = "compile" if is_compilers else "runtime"
         return {"status": status, "error": f"the process died ({how}) in phase {phase}{words}", "phase": phase}
 
 
@@ -148,6 +155,16 @@ def _signal_name(number: int) -> str:
         return signal.Signals(number).name
     except ValueError:
         return f"signal {number}"
+
+
+def _is_a_compilers(errors: IO[bytes] | None, begin: int) -> bool:
+    """Whether what was printed from `begin` on says that the compiler gave up: Triton compiles at the first launch."""
+    said = os.pread(errors.fileno(), _size(errors) - begin, begin) if errors is not None else b""
+    return _COMPILER_GAVE_UP.search(said) is not None
+
+
+def _size(errors: IO[bytes] | None) -> int:
+    return 0 if errors is None else os.fstat(errors.fileno()).st_size
 
 
 def _last_words(errors: IO[bytes] | None) -> str:

@@ -39,14 +39,20 @@ class Page(Protocol):
     def compile_spec(self, shape: KernelShape, config: Any) -> CompileSpec: ...
 
 
-def load_page(name: str) -> Page:
-    """A kernel's page by its name, or by its module's. `UsageError` for an unknown one, `CannotRunError` where what it
-    needs is not installed."""
-    module = name if _MODULE.fullmatch(name) else PAGES.get(name)
-    if module is None:
+def refuse_unknown_page(name: str) -> None:
+    """`UsageError` for what is no kernel's name: nothing that a user says is imported."""
+    if name not in PAGES:
         close = difflib.get_close_matches(name, PAGES, n=1)
         hint = f"did you mean {close[0]}?" if close else f"one of {', '.join(PAGES)}"
         raise UsageError(f"no Triton kernel {name!r}", hint=hint)
+
+
+def load_page(name: str) -> Page:
+    """A kernel's page by its name, or by its module's, which only code may say. `UsageError` for an unknown one,
+    `CannotRunError` where what it needs is not installed."""
+    if not _MODULE.fullmatch(name):
+        refuse_unknown_page(name)
+    module = PAGES.get(name, name)
     try:
         page = import_module(module)
     except ImportError as error:

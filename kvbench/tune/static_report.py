@@ -115,7 +115,7 @@ def _facts(
         "shape": asdict(shape),
         "kernel_source": source_digest(),
         "triton": first.triton if first else None,
-        "ptxas": first.ptxas if first else None,
+        "ptxas": next((one.ptxas for one in outcomes if one is not None and one.ptxas), None),
         "fp_fusion": next((one.fp_fusion for one in outcomes if one and one.resources), None),
         "python": platform.python_version(),
         "kvbench": __version__,

@@ -125,3 +125,41 @@ def test_diff_tells_other_configurations_and_lone_shapes(tmp_path: Path, capsys:
     assert [row["state"] for row in json.loads(capsys.readouterr().out)] == ["differs"]
     assert run(["tune", "diff", str(paths[0]), str(paths[2]), "--format", "json"]) == 1
     assert {row["state"] for row in json.loads(capsys.readouterr().out)} == {"only in A", "only in B"}
+
+
+def test_diff_compares_device_by_device_and_lone_devices_with_each_other(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from dataclasses import replace
+
+    from kvbench.tuned.files import write_document
+
+    paths = [tmp_path / name for name in ("a.json", "b.json", "c.json")]
+    here, there = winner(), winner(replace(winner().key, device="another CPU, 8 threads"))
+    other = {"split": 64, "tile": 16, "threads": 0}
+    write_document(paths[0], [here, there])
+    write_document(paths[1], [here, replace(there, configuration=other)])
+    write_document(paths[2], [replace(there, configuration=other)])
+
+    def compared(a: Path, b: Path) -> list[tuple[str, str | None, str | None]]:
+        assert run(["tune", "diff", str(a), str(b), "--format", "json"]) == 1
+        return [(row["state"], row["device_a"], row["device_b"]) for row in json.loads(capsys.readouterr().out)]
+
+    mine, theirs = here.key.device, there.key.device
+    assert sorted(compared(paths[0], paths[1])) == [("differs", theirs, theirs), ("same", mine, mine)]
+    assert sorted(compared(paths[0], paths[2])) == [("differs", theirs, theirs), ("only in A", mine, None)]
+    write_document(paths[0], [here])
+    assert compared(paths[0], paths[2]) == [("differs", mine, theirs)]
+
+
+def test_a_file_of_winners_is_shown_like_the_cache(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from kvbench.tuned.files import write_document
+
+    write_document(tmp_path / "a.json", [winner()])
+    assert run(["tune", "show", str(tmp_path / "a.json"), "--format", "json"]) == 0
+    (row,) = json.loads(capsys.readouterr().out)
+    assert row["configuration"] == winner().configuration
+    assert row["state"].startswith("stale")
+    (tmp_path / "b.json").write_text("{}")
+    assert run(["tune", "show", str(tmp_path / "b.json")]) != 0
+    assert "b.json" in capsys.readouterr().err

@@ -26,7 +26,7 @@ class Planted:
     compiler = "numba"
     values: ClassVar[dict[str, tuple[Any, ...]]] = {
         "ms": (2, 4, 8),
-        "kind": ("right", "wrong", "half", "hang", "crash", "refuse"),
+        "kind": ("right", "wrong", "half", "hang", "crash", "refuse", "abort"),
     }
     default_ms = 4
 
@@ -75,6 +75,9 @@ class PreparedPlanted:
         if kind == "hang":
             time.sleep(3600)
         if kind == "crash":
+            os.abort()
+        if kind == "abort":
+            os.write(2, b"LLVM ERROR: Cannot select: cvt.pk.f32.fp8\nPLEASE submit a bug report\n")
             os.abort()
         time.sleep(configuration["ms"] / 1e3)
         if kind == "half":

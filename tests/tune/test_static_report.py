@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from kvbench.devices.lookup import known_device
 from kvbench.errors import UsageError
 from kvbench.tune.compile_pool import Outcome
 from kvbench.tune.occupancy import Occupancy
+from kvbench.tune.pages import PAGES
 from kvbench.tune.prune import STATUSES, Candidate, Judged, judge
 from kvbench.tune.rank import predict, row_bytes
 from kvbench.tune.resources import Resources
@@ -193,11 +195,12 @@ def test_the_command_prints_its_report_in_every_format(
 
 
 def test_the_command_compiles_and_keeps_what_the_compiler_said_of_failures(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """A head dim that the assembler never sees: each configuration fails, which is a no and not an error."""
     wanted = ["--target", "sm_80", "--compile-only", "--head-dim", "48", "--jobs", "1", "--format", "json"]
-    assert run(["tune", "tests.tune.small_page", *wanted, "--out", str(tmp_path)]) == 1
+    monkeypatch.setitem(PAGES, "small", "tests.tune.small_page")
+    assert run(["tune", "small", *wanted, "--out", str(tmp_path)]) == 1
     rows = json.loads(capsys.readouterr().out)["rows"]
     assert {row["status"] for row in rows} == {"refused", "compile_error"}
     reasons = [row["reason"] for row in rows if row["status"] == "compile_error"]
@@ -209,6 +212,7 @@ def test_the_command_compiles_and_keeps_what_the_compiler_said_of_failures(
     "wrong",
     [
         ["cpoy"],
+        ["kvbench_kernels.copy_triton"],
         ["copy", "--target", "sm_42"],
         ["copy", "--target", "sm_80", "--kv-dtype", "fp8_e4m3"],
         ["copy", "--kv-dtype", "fp9"],
@@ -228,6 +232,26 @@ def test_bad_input_is_a_clear_error_before_anything_is_compiled(
     said = capsys.readouterr()
     assert said.out == ""
     assert "error: " in said.err
+
+
+def test_a_module_given_as_kernel_is_not_even_imported(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "bomb").mkdir()
+    (tmp_path / "bomb" / "__init__.py").write_text("")
+    (tmp_path / "bomb" / "page.py").write_text("raise RuntimeError('imported')")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert run(["tune", "bomb.page", "--target", "sm_90", "--compile-only"]) == 2
+    assert "bomb" not in sys.modules
+
+
+def test_a_report_in_which_nothing_compiled_says_so_and_is_a_no(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lost = Outcome("timeout", 1.0, "not compiled within 1 s", triton="3.9.0")
+    monkeypatch.setattr("kvbench.tune.static_report.compile_all", lambda jobs, **options: [lost] * len(jobs))
+    assert run(["tune", "copy", "--target", "sm_90", "--compile-only"]) == 1
+    said = capsys.readouterr().out
+    assert "by Triton 3.9.0 (no ptxas answered)" in said
+    assert " timeout" in said.splitlines()[-1]
 
 
 def test_a_device_of_another_architecture_is_no_basis_for_a_ranking() -> None:

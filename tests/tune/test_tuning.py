@@ -42,7 +42,8 @@ def statuses(session: Session) -> dict[str, str]:
 
 def test_k25_a_configuration_that_kills_its_process_is_typed_and_the_search_goes_on(planted: Path) -> None:
     """K25: a configuration that takes its process with it is `runtime`, and a fresh process goes on; one that hangs is
-    a `timeout`, one that gives a wrong number `correctness`, one that the compiler refuses `compile`."""
+    a `timeout`, one that gives a wrong number `correctness`, one that the compiler refuses, or dies of at the first
+    launch, `compile`."""
     session = Session.open(planted / "tune")
     assert statuses(session) == {
         "right": "correct",
@@ -51,8 +52,9 @@ def test_k25_a_configuration_that_kills_its_process_is_typed_and_the_search_goes
         "hang": "timeout",
         "crash": "runtime",
         "refuse": "compile",
+        "abort": "compile",
     }
-    assert len(session.records[0].trials) == 8
+    assert len(session.records[0].trials) == 9
     assert "SIGABRT" in str(errors(session)["crash"])
 
 
@@ -79,7 +81,7 @@ def test_every_trial_is_in_parquet_and_our_t4_is_a_recorded_space(planted: Path)
     assert all((row["time_s"] is None) == (row["status"] != "correct") for row in rows)
     assert all(field.metadata[b"description"] for field in table.schema)
     recording = read_recording(planted / "tune" / "shape-0.t4.json")
-    assert (len(recording.space), recording.failed) == (8, 5)
+    assert (len(recording.space), recording.failed) == (9, 6)
     best = min(row["time_s"] for row in rows if row["time_s"] is not None)
     assert recording.best == pytest.approx(best * 1e3)
 
