@@ -170,7 +170,7 @@ def paired(a: list[Winner], b: list[Winner]) -> list[Pair]:
         both = sorted({*one} & {*other})
         pairs += [(one.pop(device), other.pop(device)) for device in both]
         if len(one) == len(other) == 1:
-            pairs.append((*one.values(), *other.values()))
+            pairs.append((one.popitem()[1], other.popitem()[1]))
         else:
             pairs += [(winner, None) for winner in one.values()] + [(None, winner) for winner in other.values()]
     return pairs
