@@ -12,18 +12,21 @@ import math
 from collections.abc import Sequence
 
 
-def half_width(errors: Sequence[float], level: float = 0.90) -> float | None:
-    """Half of the interval around 0 that the next error falls into; None without errors."""
+def half_width(errors: Sequence[float], level: float = 0.90, groups: int | None = None) -> float | None:
+    """Half of the interval around 0 that the next error falls into; None without errors.
+
+    `groups`: errors come in so many groups that err together, so that no more than those count as independent."""
     count = len(errors)
     if not count:
         return None
-    rank = math.ceil((count + 1) * level - 1e-9)
-    if rank <= count:
+    independent = min(groups or count, count)
+    if independent >= enough(level):
+        rank = min(math.ceil((count + 1) * level - 1e-9), count)
         return sorted(map(abs, errors))[rank - 1]
     from scipy.stats import t
 
     spread = math.sqrt(math.fsum(e * e for e in errors) / count)
-    return float(t.ppf((1 + level) / 2, count)) * spread * math.sqrt(1 + 1 / count)
+    return float(t.ppf((1 + level) / 2, independent)) * spread * math.sqrt(1 + 1 / independent)
 
 
 def enough(level: float = 0.90) -> int:

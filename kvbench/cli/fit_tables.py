@@ -53,13 +53,18 @@ def errors(file: FittedFile) -> Table:
     rows = []
     for metric in METRICS:
         found = file.errors.get(metric, ())
-        half = half_width(found, LEVEL)
+        half = half_width(file.scores.get(metric, ()), LEVEL, file.cases_left_out)
         if half is not None:
-            signed, size = median(found), median(map(abs, found))
-            rows.append([metric, str(len(found)), _share(size), f"{math.expm1(signed):+.1%}", f"± {_share(half)}"])
-    heads = ["metric", "cases", "median |error|", "median error", "90 % interval"]
-    empty = "" if rows else "no case could be predicted from others: predictions have no intervals"
-    return Table("each case predicted from all the others", heads, rows, frozenset({1, 2, 3, 4}), empty)
+            sizes, signed = [abs(error) for error in found], f"{math.expm1(median(found)):+.1%}"
+            shares = [_share(median(sizes)), signed, _share(max(sizes)), f"± {_share(half)}"]
+            rows.append([metric, str(len(found)), *shares])
+    heads = ["metric", "samples", "median |error|", "median error", "largest |error|", "90 % interval"]
+    note = (
+        "the interval is that of a metric which changes as step times do; of others it is wider or narrower with that"
+    )
+    empty = "no case could be predicted from others: predictions have no intervals"
+    title = "each case predicted from all the others"
+    return Table(title, heads, rows, frozenset({1, 2, 3, 4, 5}), note if rows else empty)
 
 
 def checks(checked: Sequence[Checked]) -> Iterator[Table]:

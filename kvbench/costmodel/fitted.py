@@ -11,7 +11,7 @@ import hashlib
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, astuple, dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +31,10 @@ if TYPE_CHECKING:
 
 _LINK = {"copy": "copy_bytes", "demote": "disk_bytes", "load": "disk_bytes"}
 """Kind of block copy → the term of its bytes, where that is not the host's."""
+
+
+LEAST_SENSITIVITY = 0.1
+"""What does not follow from step times is off by something too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,12 +71,15 @@ class Configuration:
 
 @dataclass(frozen=True, slots=True)
 class LeftOut:
-    """A case that was predicted from all the others: metric → (measured, predicted)."""
+    """A sample of a case that was predicted from all other cases: metric → (measured, predicted, sensitivity).
+
+    The sensitivity is by how many per cent the prediction changes when all step times change by one."""
 
     run_id: str
     case_id: str
+    sample: int
     label: str
-    metrics: Mapping[str, tuple[float, float]]
+    metrics: Mapping[str, tuple[float, float, float]]
 
 
 @dataclass(frozen=True)
@@ -99,17 +106,30 @@ class FittedFile:
     """Of the file, sha256"""
 
     @property
+    def cases_left_out(self) -> int:
+        return len({(one.run_id, one.case_id) for one in self.left_out})
+
+    @property
     def label(self) -> str:
         return f"fitted {self.name} ({self.digest[:12]})"
 
     @cached_property
     def errors(self) -> dict[str, tuple[float, ...]]:
-        """Metric → ln(measured / predicted) of every case that was left out, ascending."""
+        """Metric → ln(measured / predicted) of every sample that was left out with its case."""
         found: dict[str, list[float]] = {}
         for case in self.left_out:
-            for name, (measured, predicted) in case.metrics.items():
+            for name, (measured, predicted, _) in case.metrics.items():
                 found.setdefault(name, []).append(math.log(measured / predicted))
-        return {name: tuple(sorted(values)) for name, values in found.items()}
+        return {name: tuple(values) for name, values in found.items()}
+
+    @cached_property
+    def scores(self) -> dict[str, tuple[float, ...]]:
+        """`errors` over their sensitivities: by how much step times would have to be off to explain them."""
+        found: dict[str, list[float]] = {}
+        for case in self.left_out:
+            for name, (measured, predicted, sensitivity) in case.metrics.items():
+                found.setdefault(name, []).append(math.log(measured / predicted) / max(sensitivity, LEAST_SENSITIVITY))
+        return {name: tuple(values) for name, values in found.items()}
 
     def facts(self) -> dict[str, Any]:
         """What a manifest keeps of it: everything but the cases that were left out."""
@@ -137,6 +157,15 @@ class FittedFile:
             known = ", ".join(one.name for one in self.configurations)
             return f"{self.label} knows K and V as {known}, not as {kv_dtype}/{kv_scales}/{kv_layout}"
         return None
+
+
+def slower(file: FittedFile, factor: float) -> FittedFile:
+    """The same device with every step so many times as long."""
+    fits = tuple(
+        replace(fit, terms={name: Term(*(factor * v for v in astuple(term))) for name, term in fit.terms.items()})
+        for fit in file.configurations
+    )
+    return replace(file, configurations=fits)
 
 
 class FittedCost:

@@ -85,8 +85,8 @@ def _configuration(found: Mapping[str, Any]) -> Configuration:
 
 
 def _left_out(found: Mapping[str, Any]) -> LeftOut:
-    metrics = {name: (float(pair[0]), float(pair[1])) for name, pair in found["metrics"].items()}
-    return LeftOut(found["run_id"], found["case_id"], found["label"], metrics)
+    metrics = {name: (float(m), float(p), float(s)) for name, (m, p, s) in found["metrics"].items()}
+    return LeftOut(found["run_id"], found["case_id"], found["sample"], found["label"], metrics)
 
 
 Check = Callable[[Any], bool]
@@ -134,10 +134,11 @@ def _is_configuration(value: Any) -> bool:
 
 
 def _is_left_out(value: Any) -> bool:
-    if not isinstance(value, dict) or set(value) != {"run_id", "case_id", "label", "metrics"}:
+    if not isinstance(value, dict) or set(value) != {"run_id", "case_id", "sample", "label", "metrics"}:
         return False
     texts = all(_is_text(value[name]) for name in ("run_id", "case_id", "label"))
-    return texts and _is_map(value["metrics"], lambda pair: _is_pair(pair) and min(pair) > 0)
+    is_numbered = value["sample"] == 0 or _is_count(value["sample"])
+    return texts and is_numbered and _is_map(value["metrics"], _is_compared)
 
 
 def _is_term(value: Any) -> bool:
@@ -147,11 +148,16 @@ def _is_term(value: Any) -> bool:
 
 
 def _is_range(value: Any) -> bool:
-    return _is_pair(value) and value[0] <= value[1]
+    return _are_numbers(value, 2) and value[0] <= value[1]
 
 
-def _is_pair(value: Any) -> bool:
-    return isinstance(value, list) and len(value) == 2 and all(map(_is_number, value))
+def _is_compared(value: Any) -> bool:
+    """[measured, predicted, sensitivity]"""
+    return _are_numbers(value, 3) and min(value[:2]) > 0 and value[2] >= 0
+
+
+def _are_numbers(value: Any, count: int) -> bool:
+    return isinstance(value, list) and len(value) == count and all(map(_is_number, value))
 
 
 def _is_map(value: Any, holds: Check) -> bool:

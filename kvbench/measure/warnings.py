@@ -59,8 +59,9 @@ TEXTS: dict[str, Callable[[Numbers], str]] = {
     ),
     "modelled": lambda n: f"predicted by {n['by']}, which was never held against a measurement: no interval",
     "few_errors_known": lambda n: (
-        f"intervals from the errors of {min(n['cases'].values())} cases; below {n['needed']} a normal error is assumed"
+        f"intervals from the errors of {n['cases']} cases; {n['needed']} are needed for what they promise"
     ),
+    "no_errors_known": lambda n: f"no interval for {', '.join(n['metrics'])}: no fitted case had it",
     "outside_domain": lambda n: (
         f"{n['what']} reaches {n['reached']:,.0f}, and the fitted runs had {n['low']:,.0f} to {n['high']:,.0f} "
         f"({n['share']:.0%} of the predicted time): the interval is wider for it"

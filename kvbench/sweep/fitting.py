@@ -4,7 +4,7 @@ model to another run."""
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
@@ -29,6 +29,8 @@ class StoredCase:
     job: CaseJob
     label: str
     measured: dict[str, float]
+    samples: dict[int, dict[str, float]]
+    """Sample → its metrics"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,19 +50,24 @@ def fit_and_check(runs: Sequence[Run], name: str) -> tuple[FittedFile, FittedRun
     """The fitted model of these runs with the errors that it makes on cases it has not seen."""
     found = fit_runs(runs, name=name)
     stored = {(run.run_id, case.job.case_id): (run, case) for run in runs for case in stored_cases(run)}
-    left_out = []
+    left_out: list[LeftOut] = []
     for key in found.cases:
         others = found.without(key)
         if others is not None and key in stored:
-            left_out.append(_left_out(others, *stored[key]))
+            left_out += _left_out(others, *stored[key])
     return with_digest(replace(found.file, left_out=tuple(left_out))), found
 
 
-def _left_out(others: FittedFile, run: Run, case: StoredCase) -> LeftOut:
+def _left_out(others: FittedFile, run: Run, case: StoredCase) -> Iterator[LeftOut]:
+    """Every sample by itself: what is predicted is a process, and processes differ."""
     told = predict([case.job], others, **_sections(run))[0]
-    pairs = {name: (case.measured[name], told.metrics[name].value) for name in METRICS if name in told.metrics}
-    known = {name: pair for name, pair in pairs.items() if name in case.measured and min(pair) > 0}
-    return LeftOut(run.run_id, case.job.case_id, case.label, known)
+    for sample, measured in case.samples.items():
+        known = {
+            name: (measured[name], found.value, found.sensitivity)
+            for name, found in told.metrics.items()
+            if measured.get(name, 0.0) > 0 and found.value > 0
+        }
+        yield LeftOut(run.run_id, case.job.case_id, sample, case.label, known)
 
 
 def check(file: FittedFile, run: Run) -> list[Checked]:
@@ -126,8 +133,14 @@ def _stored(run: Run, case: dict[str, Any], rows: list[dict[str, Any]]) -> Store
         cache_state=rows[0].get("cache_state") or "cold",
         requests_from=str(run.path),
     )
-    values = {name: [row[name] for row in rows if row.get(name) is not None] for name in METRICS}
-    return StoredCase(job, str(case["label"]), {name: float(median(v)) for name, v in values.items() if v})
+    samples = {int(row["sample"]): _metrics(row) for row in rows}
+    known = [name for name in METRICS if any(name in sample for sample in samples.values())]
+    middle = {name: float(median(one[name] for one in samples.values() if name in one)) for name in known}
+    return StoredCase(job, str(case["label"]), middle, samples)
+
+
+def _metrics(row: dict[str, Any]) -> dict[str, float]:
+    return {name: float(row[name]) for name in METRICS if row.get(name) is not None}
 
 
 def _sections(run: Run) -> dict[str, Any]:

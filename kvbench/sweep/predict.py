@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kvbench.analysis.conformal import enough, half_width
-from kvbench.costmodel.fitted import Configuration, FittedFile
+from kvbench.costmodel.fitted import LEAST_SENSITIVITY, Configuration, FittedFile, slower
 from kvbench.costmodel.terms import ATTENTION
 from kvbench.errors import DataError
 from kvbench.measure.virtual_case import served_case
@@ -33,16 +33,23 @@ WIDER_SETTING = 0.5
 """Added to the factor of the width for every setting that no fitted run had."""
 _WATCHED = ("prefix_cache", "allocator", "preemption", "offload", "cache_state")
 """Settings that cost time outside the terms; a batch policy, an order or an admission shows in the steps."""
-_LARGEST = 1e6
+_LARGEST = 20.0
+"""No interval is wider than by exp of this: beyond it nothing is known."""
+SLOWER = 1.05
+"""How much step times are changed to see what follows from them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """A predicted value with its 90 % interval; without an interval where nothing is known about errors."""
+    """A predicted value with its 90 % interval; without an interval where nothing is known about errors.
+
+    `sensitivity`: by how many per cent the value changes when all step times change by one; 1 unless it was looked
+    for."""
 
     value: float
     low: float | None = None
     high: float | None = None
+    sensitivity: float = 1.0
 
     def covers(self, measured: float) -> bool:
         return self.low is not None and self.high is not None and self.low <= measured <= self.high
@@ -73,7 +80,7 @@ def predict(
 
 def _one(job: CaseJob, source: CostSource, measure: MeasureSettings, slo: SloSettings) -> Prediction:
     found = served_case(job, source, measure, slo, lambda share: None, timeout_s=job.timeout_s)
-    values = {name: float(found.row[name]) for name in METRICS if found.row.get(name) is not None}
+    values = _values(found.row)
     if not values:
         raise DataError(f"case {job.case_id}: {found.error or 'nothing finished on the virtual clock'}")
     if not isinstance(source, FittedFile):
@@ -82,23 +89,47 @@ def _one(job: CaseJob, source: CostSource, measure: MeasureSettings, slo: SloSet
     settings = EngineSettings.model_validate(job.engine)
     factor, warnings = _outside(source, settings, str(job.cache_state), found.steps or [])
     warnings += list(_few(source, values))
-    metrics = {name: _interval(value, source.errors.get(name, ()), factor) for name, value in values.items()}
+    slow = _values(_slower_row(job, source, measure, slo))
+    metrics = {}
+    for name, value in values.items():
+        sensitivity = _sensitivity(value, slow.get(name))
+        half = half_width(source.scores.get(name, ()), LEVEL, source.cases_left_out)
+        metrics[name] = _interval(value, half, sensitivity, factor)
     return Prediction(job.case_id, metrics, tuple(warnings), found.row)
 
 
-def _interval(value: float, errors: Sequence[float], factor: float) -> Interval:
-    half = half_width(errors, LEVEL)
+def _values(row: Mapping[str, Any]) -> dict[str, float]:
+    return {name: float(row[name]) for name in METRICS if row.get(name) is not None}
+
+
+def _slower_row(job: CaseJob, source: FittedFile, measure: MeasureSettings, slo: SloSettings) -> Mapping[str, Any]:
+    """The case on a device that is slower by `SLOWER`; nothing where time itself is the only clock, for then every
+    metric changes as step times do."""
+    arrival, sessions = (job.workload or {}).get("arrival", {}), (job.workload or {}).get("sessions") or {}
+    if arrival.get("kind") == "all-at-once" and sessions.get("turns", 1) == 1:
+        return {}
+    return served_case(job, slower(source, SLOWER), measure, slo, lambda share: None, timeout_s=job.timeout_s).row
+
+
+def _sensitivity(value: float, when_slower: float | None) -> float:
+    if not when_slower or value <= 0:
+        return 1.0
+    return abs(math.log(when_slower / value)) / math.log(SLOWER)
+
+
+def _interval(value: float, half: float | None, sensitivity: float, factor: float) -> Interval:
     if half is None or value <= 0:
-        return Interval(value)
-    wide = min(math.exp(half * factor), _LARGEST)
-    return Interval(value, value / wide, value * wide)
+        return Interval(value, sensitivity=sensitivity)
+    wide = math.exp(min(half * max(sensitivity, LEAST_SENSITIVITY) * factor, _LARGEST))
+    return Interval(value, value / wide, value * wide, sensitivity)
 
 
 def _few(source: FittedFile, values: Mapping[str, float]) -> Iterator[RowWarning]:
-    counts = {name: len(source.errors.get(name, ())) for name in values}
-    few = {name: count for name, count in counts.items() if count < enough(LEVEL)}
-    if few:
-        yield RowWarning("few_errors_known", {"cases": few, "needed": enough(LEVEL)})
+    unknown = [name for name in values if not source.scores.get(name)]
+    if source.cases_left_out < enough(LEVEL):
+        yield RowWarning("few_errors_known", {"cases": source.cases_left_out, "needed": enough(LEVEL)})
+    elif unknown:
+        yield RowWarning("no_errors_known", {"metrics": unknown})
 
 
 def _outside(

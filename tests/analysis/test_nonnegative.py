@@ -95,6 +95,12 @@ def test_of_nineteen_errors_the_second_largest_is_the_half_width() -> None:
     assert half_width(errors[:9]) == pytest.approx(0.09)
     assert enough() == 9
     assert half_width([]) is None
+    assert half_width(errors, groups=9) == pytest.approx(0.18)
+
+
+def test_many_errors_of_few_cases_are_as_few() -> None:
+    errors = [0.1, -0.1, 0.1] * 10
+    assert half_width(errors, groups=3) == half_width(errors[:3])
 
 
 def test_few_errors_give_students_interval() -> None:

@@ -30,7 +30,8 @@ def configuration(kv_dtype: str = "fp32", **changes: Any) -> Configuration:
 
 
 def fitted_file(model: str = "tiny-llama", **changes: Any) -> FittedFile:
-    cases = [LeftOut("a-run", f"{n:012x}", f"case {n}", {"output_tokens_per_s": (100.0 + n, 100.0)}) for n in range(4)]
+    metrics = [{"output_tokens_per_s": (100.0 + n, 100.0, n / 2)} for n in range(4)]
+    cases = [LeftOut("a-run", f"{n:012x}", 0, f"case {n}", found) for n, found in enumerate(metrics)]
     found = FittedFile(
         name="planted",
         source="a test",

@@ -125,6 +125,8 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
     assert found == file
     assert found.label == f"fitted planted ({file.digest[:12]})"
     assert found.errors["output_tokens_per_s"] == pytest.approx([math.log(1 + n / 100) for n in range(4)])
+    scores = [math.log(1 + n / 100) / max(n / 2, 0.1) for n in range(4)]
+    assert found.scores["output_tokens_per_s"] == pytest.approx(scores)
 
 
 def test_either_kind_of_file_is_read_by_its_format(tmp_path: Path) -> None:
@@ -152,8 +154,9 @@ def first(content: dict[str, Any]) -> dict[str, Any]:
         lambda c: c.update(configurations=[]),
         lambda c: c.update(configurations=[3]),
         lambda c: c.update(left_out={}),
-        lambda c: c["left_out"][0]["metrics"].update(tpot_p50_s=[1.0, 0.0]),
-        lambda c: c["left_out"][0]["metrics"].update(tpot_p50_s=[1.0]),
+        lambda c: c["left_out"][0]["metrics"].update(tpot_p50_s=[1.0, 0.0, 1.0]),
+        lambda c: c["left_out"][0]["metrics"].update(tpot_p50_s=[1.0, 1.0]),
+        lambda c: c["left_out"][0]["metrics"].update(tpot_p50_s=[1.0, 1.0, -1.0]),
         lambda c: first(c)["terms"]["step"].update(value=-1.0),
         lambda c: first(c)["terms"]["step"].update(value=float("nan")),
         lambda c: first(c)["terms"]["step"].update(low=1.0),

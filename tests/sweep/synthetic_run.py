@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
-from kvbench.costmodel.fitted import FittedFile, Term
+from kvbench.costmodel.fitted import FittedFile, slower
 from kvbench.measure.virtual_case import served_case
 from kvbench.spec.load import LoadedSuite, load_suite
 from kvbench.store.run import Run, RunFolder, open_run
@@ -51,15 +50,6 @@ def suite_of(folder: Path, text: str = SUITE) -> LoadedSuite:
     return load_suite(path)
 
 
-def scaled(file: FittedFile, factor: float) -> FittedFile:
-    """The same device, slower by a factor."""
-    fits = []
-    for fit in file.configurations:
-        terms = {name: Term(*(3 * (term.value * factor,))) for name, term in fit.terms.items()}
-        fits.append(replace(fit, terms=terms))
-    return replace(file, configurations=tuple(fits))
-
-
 def planted_run(
     folder: Path,
     text: str = SUITE,
@@ -80,7 +70,7 @@ def planted_run(
             run.write_workload(digest, workload.requests)
         for sample in range(repetitions):
             for job in plan.round(sample, [case.job.case_id for case in plan.cases]):
-                device = scaled(source, math.exp(noise * rng.standard_normal()))
+                device = slower(source, math.exp(noise * rng.standard_normal()))
                 measure, slo = plan.suite.measure, plan.suite.slo
                 found = served_case(job, device, measure, slo, lambda share: None, timeout_s=60)
                 found.row["attention_backend"] = "numba"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import pytest
 from kvbench.analysis.fit import fit_runs
 from kvbench.analysis.fit_data import samples_of
 from kvbench.cli.main import run as command_line
+from kvbench.costmodel.fitted import LeftOut
 from kvbench.costmodel.fitted_file import read_fitted
 from kvbench.costmodel.profiles import virtual_device
 from kvbench.costmodel.roofline import roofline
@@ -174,6 +176,29 @@ def test_a_setting_that_no_run_had_is_told(exact: Run, tmp_path: Path) -> None:
 def relative_width(prediction: Any) -> float:
     told = prediction.metrics["output_tokens_per_s"]
     return float(told.high / told.low)
+
+
+def test_a_metric_is_as_uncertain_as_it_depends_on_step_times(exact: Run) -> None:
+    """All at once, everything changes as step times do. Arrivals by the clock: throughput is that of the arrivals, and
+    waiting changes by more than the steps."""
+    file, _ = fit_and_check([exact], "exact")
+    file = replace(file, left_out=tuple(uncertain(case) for case in file.left_out))
+    kinds = {case.job.case_id: case.job.workload["arrival"]["kind"] for case in stored_cases(exact)}
+    for found in predict(jobs(exact), file):
+        tokens, first = found.metrics["output_tokens_per_s"], found.metrics["ttft_p50_s"]
+        wide = {name: math.log(one.high / one.low) / 2 for name, one in found.metrics.items() if one.high and one.low}
+        if kinds[found.case_id] == "all-at-once":
+            assert {one.sensitivity for one in found.metrics.values()} == {1.0}
+            assert wide["output_tokens_per_s"] == pytest.approx(0.05)
+        else:
+            assert tokens.sensitivity < 1 < first.sensitivity
+            assert wide["output_tokens_per_s"] == pytest.approx(0.05 * max(tokens.sensitivity, 0.1))
+            assert wide["ttft_p50_s"] == pytest.approx(0.05 * first.sensitivity)
+
+
+def uncertain(case: LeftOut) -> LeftOut:
+    """Off by 5 % of step time in every metric."""
+    return replace(case, metrics={name: (math.exp(0.05), 1.0, 1.0) for name in case.metrics})
 
 
 def test_a_roofline_predicts_without_intervals_and_says_that_it_is_modelled(exact: Run) -> None:
