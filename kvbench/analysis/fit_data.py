@@ -124,7 +124,10 @@ def _of_run(run: Run, notes: list[str]) -> Iterator[tuple[Subject, SampleSteps]]
             counts, seconds = _columns(steps[key], requests.get(key), f"{run.run_id}, case {key[0]}, sample {key[1]}")
             form = (engine["kv_dtype"], engine["kv_scales"], engine["kv_layout"])
             settings = {**engine, "temperature": row.get("temperature"), "cache_state": row.get("cache_state")}
-            yield _subject(run, row), SampleSteps(run.run_id, *key, form, settings, counts, seconds)
+            yield (
+                _subject(run, cases[row["case_id"]], row),
+                SampleSteps(run.run_id, *key, form, settings, counts, seconds),
+            )
 
 
 def _unusual(engine: Mapping[str, Any], row: Mapping[str, Any]) -> str | None:
@@ -134,20 +137,22 @@ def _unusual(engine: Mapping[str, Any], row: Mapping[str, Any]) -> str | None:
     return f"{row['beams']} beams" if (row.get("beams") or 1) > 1 else None
 
 
-def _subject(run: Run, row: Mapping[str, Any]) -> Subject:
-    model = str(row["model"])
-    device = run.plan["device"]
-    shapes = run.plan["models"]
-    shape = shapes.get(model) or next(iter(shapes.values()))
+def _subject(run: Run, case: Mapping[str, Any], row: Mapping[str, Any]) -> Subject:
+    said = {name: row.get(name) for name in ("device_name", "model", "weight_dtype_resolved", "attention_backend")}
+    missing = [name for name, value in {**said, "threads": row.get("threads")}.items() if value is None]
+    if missing:
+        raise DataError(
+            f"{run.run_id}, case {row['case_id']}: its row does not say {', '.join(missing)}", hint="damaged"
+        )
     return Subject(
-        device_name=str(row["device_name"]),
-        device_kind=str(device["kind"]),
-        memory_bytes=int(device["memory_bytes"]),
-        model=model,
-        geometry=shape_digest(shape["geometry"]),
-        weight_dtype=str(row["weight_dtype_resolved"]),
+        device_name=str(said["device_name"]),
+        device_kind=str(run.plan["device"]["kind"]),
+        memory_bytes=int(run.plan["device"]["memory_bytes"]),
+        model=str(said["model"]),
+        geometry=shape_digest(run.plan["models"][case["model"]["name"]]["geometry"]),
+        weight_dtype=str(said["weight_dtype_resolved"]),
         threads=int(row["threads"]),
-        attention=str(row["attention_backend"]),
+        attention=str(said["attention_backend"]),
     )
 
 

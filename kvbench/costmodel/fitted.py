@@ -122,6 +122,15 @@ class FittedFile:
                 found.setdefault(name, []).append(math.log(measured / predicted))
         return {name: tuple(values) for name, values in found.items()}
 
+    def case_errors(self, metric: str) -> dict[tuple[str, str], float]:
+        """(run, case) → ln(measured / predicted), mean over the samples of the case."""
+        found: dict[tuple[str, str], list[float]] = {}
+        for case in self.left_out:
+            if metric in case.metrics:
+                measured, predicted, _ = case.metrics[metric]
+                found.setdefault((case.run_id, case.case_id), []).append(math.log(measured / predicted))
+        return {key: math.fsum(values) / len(values) for key, values in found.items()}
+
     @cached_property
     def scores(self) -> dict[str, tuple[float, ...]]:
         """`errors` over their sensitivities: by how much step times would have to be off to explain them."""

@@ -13,8 +13,9 @@ from typing import Any
 from kvbench.analysis.fit import FittedRuns, fit_runs
 from kvbench.costmodel.fitted import FittedFile, LeftOut
 from kvbench.costmodel.fitted_file import with_digest
-from kvbench.errors import KvbenchError, UsageError
+from kvbench.errors import CannotRunError, DataError, KvbenchError, UsageError
 from kvbench.measure.job import CaseJob
+from kvbench.measure.virtual_case import OutOfTimeError
 from kvbench.measure.warnings import RowWarning
 from kvbench.paths import data_dir
 from kvbench.spec.suite import MeasureSettings, SloSettings
@@ -47,15 +48,20 @@ class Checked:
 
 
 def fit_and_check(runs: Sequence[Run], name: str) -> tuple[FittedFile, FittedRuns]:
-    """The fitted model of these runs with the errors that it makes on cases it has not seen."""
+    """The fitted model of these runs with the errors that it makes on cases it has not seen. A case that cannot be
+    served on the virtual clock is fitted, has no error, and is in the notes."""
     found = fit_runs(runs, name=name)
     stored = {(run.run_id, case.job.case_id): (run, case) for run in runs for case in stored_cases(run)}
     left_out: list[LeftOut] = []
+    notes = list(found.notes)
     for key in found.cases:
         others = found.without(key)
-        if others is not None and key in stored:
-            left_out += _left_out(others, *stored[key])
-    return with_digest(replace(found.file, left_out=tuple(left_out))), found
+        try:
+            left_out += [] if others is None else _left_out(others, *stored[key])
+        except (CannotRunError, DataError, UsageError, OutOfTimeError) as error:
+            notes.append(f"not predicted from the others: {stored[key][1].label}: {error.message}")
+    file = with_digest(replace(found.file, left_out=tuple(left_out)))
+    return file, replace(found, file=file, notes=tuple(notes))
 
 
 def _left_out(others: FittedFile, run: Run, case: StoredCase) -> Iterator[LeftOut]:

@@ -3,13 +3,12 @@ tuned, or a device's datasheet."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from kvbench.costmodel.fitted import FittedFile, LeftOut
+from kvbench.costmodel.fitted import FittedFile
 from kvbench.costmodel.profiles import GENERIC_CPU, virtual_device
 from kvbench.costmodel.roofline import roofline
 from kvbench.costmodel.sources import CostSource, read_cost_file
@@ -135,7 +134,7 @@ def _of_file(question: Question, path: Path) -> Evidence:
             "block_size": [size for size in (4, *BLOCK_SIZES) if low <= size <= high],
             "kv_dtype": [one.kv_dtype for one in source.configurations],
         },
-        errors={(one.run_id, one.case_id): _error(one) for one in source.left_out if THROUGHPUT in one.metrics},
+        errors=source.case_errors(THROUGHPUT),
     )
 
 
@@ -184,11 +183,6 @@ def _steady_arrival(arrival: Mapping[str, Any], max_sequences: int) -> dict[str,
     if arrival and arrival.get("kind") != "recorded":
         return {key: value for key, value in arrival.items() if value is not None}
     return {"kind": "closed-loop", "clients": max_sequences}
-
-
-def _error(case: LeftOut) -> float:
-    measured, predicted = case.metrics[THROUGHPUT]
-    return math.log(measured / predicted)
 
 
 def _counted(count: int, what: str) -> str:
