@@ -75,7 +75,7 @@ def sweep(
     Examples:
       kvbench sweep smoke
       kvbench sweep block-size -a kv_dtype=fp32,int8 --dry-run
-      kvbench sweep traffic --trace requests.csv --limit 200 -a block_size=8,16,32
+      kvbench sweep traffic --trace requests.csv --limit 200 -a kv_dtype=fp32 -a prefix_cache=hash
       kvbench sweep --resume results/<run>
       kvbench sweep traffic --trace requests.csv --clock virtual --virtual-device L4 -a model.name=llama-3.1-8b
     """

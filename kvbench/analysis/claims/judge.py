@@ -159,13 +159,21 @@ def _everywhere(wanted: Band, estimates: Sequence[Estimate]) -> tuple[Held, str]
     against = [one for one in estimates if one in same or wanted.refutes(one.interval(chance))]
     if against:
         many = f"in {len(against)} of {len(estimates)} places" if len(estimates) > 1 else ""
-        why = f"within {percent(SAME)} of no change" if len(same) == len(against) else ""
+        why = f"within {percent(SAME)} of no change" if len(same) == len(against) else _beside(wanted, against)
         return "not held", " ".join(filter(None, (why, many)))
     if all(wanted.holds(one.interval()) for one in estimates):
         return "held", ""
     if all(one.margin for one in estimates):
         return "unclear", f"a cost model is not trusted with less than {percent(SAME)}"
     return "unclear", "the interval reaches across"
+
+
+def _beside(wanted: Band, estimates: Sequence[Estimate]) -> str:
+    """On which side of a range the numbers lie: one that is beyond it may be more of what was claimed."""
+    if math.isinf(wanted.low) or math.isinf(wanted.high):
+        return ""
+    below = [one for one in estimates if one.value < wanted.low]
+    return "below it" if len(below) == len(estimates) else "above it" if not below else "beside it"
 
 
 def _same(one: Estimate, chance: float) -> bool:

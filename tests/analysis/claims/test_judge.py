@@ -159,3 +159,12 @@ def test_a_place_without_numbers_keeps_a_claim_about_all_places_from_holding() -
     cases = [({**side, "kv_dtype": dtype}, {"wall_s": 2.0 - n}) for n, side in enumerate((A, B)) for dtype in "xy"]
     whole, broken = (ratios(evidence(cases, failed=failed), "wall_s", A, B) for failed in ((), (1,)))
     assert [everywhere(CLAIM, one).held for one in (whole, broken)] == ["held", "unclear"]
+
+
+@pytest.mark.parametrize(
+    ("values", "words"), [((5.0,), "above it"), ((0.1,), "below it"), ((0.1, 5.0), "beside it in 2 of 2")]
+)
+def test_a_number_beside_a_range_says_on_which_side(values: tuple[float, ...], words: str) -> None:
+    found = Finding(tuple(Estimate("", math.log(value), 0.01, 4.0, 5, is_ratio=True) for value in values))
+    verdict = everywhere(Claim("two to four", "a over b", between(2, 4)), found)
+    assert (verdict.held, words in verdict.because) == ("not held", True)
