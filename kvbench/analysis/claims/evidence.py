@@ -60,6 +60,12 @@ class Evidence:
         return found
 
 
+def whole_numbers(cases: Iterable[CaseEvidence], name: str) -> list[int]:
+    """The whole numbers among the values of a setting, ascending."""
+    values = [case.settings.get(name) for case in cases]
+    return sorted({value for value in values if isinstance(value, int) and not isinstance(value, bool)})
+
+
 def evidence_of(run: Run) -> Evidence:
     """What a run, sealed or not, shows."""
     return collect(run.plan, run.case_rows)

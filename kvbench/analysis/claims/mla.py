@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from kvbench.analysis.claims.estimates import ratios
-from kvbench.analysis.claims.evidence import Evidence
+from kvbench.analysis.claims.evidence import Evidence, whole_numbers
 from kvbench.analysis.claims.judge import Claim, about, everywhere, less_than, more_than
 from kvbench.analysis.claims.quantities import kv_bytes_per_token
 from kvbench.analysis.claims.types import ClaimVerdict
@@ -27,7 +27,7 @@ DECODE = Claim(
 def check(evidence: Evidence) -> list[ClaimVerdict]:
     """Memory and concurrency with many seats, decode time with the fewest, where all models fill them."""
     modelled = evidence.is_exact
-    seats = evidence.values_of("max_sequences")
+    seats = whole_numbers(evidence.where({}), "max_sequences")
     most: dict[str, Any] = {"max_sequences": max(seats)} if seats else {}
     least: dict[str, Any] = {"max_sequences": min(seats)} if seats else {}
     small = ratios(evidence, kv_bytes_per_token, LATENT, FULL, free=FREE, is_arithmetic=True)

@@ -7,7 +7,7 @@ from itertools import pairwise
 from typing import Any
 
 from kvbench.analysis.claims.estimates import Finding, labelled, levels, merged, ratios
-from kvbench.analysis.claims.evidence import Evidence
+from kvbench.analysis.claims.evidence import Evidence, whole_numbers
 from kvbench.analysis.claims.judge import Claim, at_most, differs, everywhere, less_than, more_than
 from kvbench.analysis.claims.preemption import DIFFERENT
 from kvbench.analysis.claims.quantities import prefill_tokens_per_turn
@@ -43,7 +43,7 @@ def check(evidence: Evidence) -> list[ClaimVerdict]:
 
 def _growth(evidence: Evidence, settings: Mapping[str, Any], *, only_ends: bool = False) -> Finding:
     """Prefill tokens per turn, as the number of turns grows."""
-    turns = sorted({case.settings["turns"] for case in evidence.where(settings) if "turns" in case.settings})
+    turns = whole_numbers(evidence.where(settings), "turns")
     if len(turns) < 2:
         told = " ".join(f"{name}={value}" for name, value in settings.items())
         return Finding(lack=f"the run has no two numbers of turns with {told}")

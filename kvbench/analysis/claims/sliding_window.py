@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from kvbench.analysis.claims.estimates import Finding, labelled, merged, ratios
-from kvbench.analysis.claims.evidence import CaseEvidence, Evidence
+from kvbench.analysis.claims.evidence import CaseEvidence, Evidence, whole_numbers
 from kvbench.analysis.claims.judge import Claim, at_most, everywhere, more_than, not_tested
 from kvbench.analysis.claims.quantities import held_tokens_per_sequence
 from kvbench.analysis.claims.types import ClaimVerdict
@@ -62,8 +62,8 @@ def _growth(evidence: Evidence, name: str, window: int) -> Finding:
 
 
 def _lengths(evidence: Evidence, name: str, window: int) -> list[int]:
-    found = {case.settings.get("input_tokens") for case in evidence.where({"model_name": name})}
-    return sorted(length for length in found if isinstance(length, int) and length > window)
+    lengths = whole_numbers(evidence.where({"model_name": name}), "input_tokens")
+    return [length for length in lengths if length > window]
 
 
 def _names(evidence: Evidence) -> list[str]:
@@ -78,4 +78,5 @@ def _groups(evidence: Evidence, name: str) -> list[dict[str, Any]]:
 
 def _window(evidence: Evidence, name: str) -> int:
     """The smallest window of the model's layers; 0 without any."""
-    return min((int(group["window"]) for group in _groups(evidence, name) if group.get("window")), default=0)
+    sizes = [group.get("window") for group in _groups(evidence, name)]
+    return min((size for size in sizes if isinstance(size, int) and size > 0), default=0)

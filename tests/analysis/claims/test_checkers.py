@@ -9,6 +9,7 @@ import pytest
 
 from kvbench.analysis.claims.evidence import Evidence
 from kvbench.analysis.claims.registry import CHECKERS
+from kvbench.analysis.claims.types import WORDS
 from kvbench.spec.load import load_suite, suite_names
 from tests.analysis.claims.made_up import MADE_UP, WINDOWS
 from tests.analysis.claims.runs import checked, evidence, words
@@ -115,3 +116,18 @@ def test_one_case_that_does_not_is_enough(change: dict[str, Any], claim: str) ->
 def test_a_crash_under_any_setting_refutes_smoke() -> None:
     run = evidence([(TIERED, SMOKE), ({"block_size": 8}, SMOKE)], failed=[1])
     assert words("smoke", run)["The engine runs under every setting"] == "not held"
+
+
+@pytest.mark.parametrize("suite", CHECKERS)
+def test_no_checker_trips_over_the_cases_of_another_suite_or_over_odd_values(suite: str) -> None:
+    """Anybody may call a suite `offload` and fill it with something else."""
+    odd: tuple[Any, ...] = ({"kind": "uniform", "low": 1, "high": 9}, [1, 2], "auto", None, True, -1, 0.5)
+    for other in MADE_UP:
+        engine, kernel = MADE_UP[other](True)
+        strange = [
+            ({**axes, name: odd[n % len(odd)]}, metrics) for n, (axes, metrics) in enumerate(engine) for name in axes
+        ]
+        for cases in (engine, [*engine, *strange]):
+            for one in checked(suite, evidence(cases, kernel, models=WINDOWS)):
+                assert one.held in WORDS
+                json.dumps([one.because, one.numbers], allow_nan=False)
