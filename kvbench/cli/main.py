@@ -24,7 +24,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "kvbench.cli.sweep:sweep",
         "Run a suite: every case through the engine, on this device or by a cost model.",
     ),
-    "report": ("kvbench.cli.report:report", "Tables of a run."),
+    "report": ("kvbench.cli.report:report", "Tables of a run, or one offline HTML page with its charts."),
     "ls": ("kvbench.cli.ls:list_runs", "Runs under results/: what, when, where, how they ended."),
     "show": ("kvbench.cli.show:show", "What a run is, or one of its cases in full."),
     "recommend": (

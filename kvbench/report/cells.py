@@ -22,9 +22,14 @@ def metric_cell(value: float | None, column: Column) -> str:
         return format_seconds(value)
     if column.unit in ("B", "B/s"):
         return format_bytes(value) + column.unit[1:]
-    if any(word in column.name for word in _SHARES):
+    if is_share(column):
         return f"{value:.1%}"
     return _number(value, column)
+
+
+def is_share(column: Column) -> bool:
+    """Whether people read the metric in per cent."""
+    return any(word in column.name for word in _SHARES)
 
 
 def setting_cell(name: str, value: Any) -> str:

@@ -9,15 +9,15 @@ from typing import Any
 from kvbench.analysis.claims.types import WORDS, ClaimVerdict
 from kvbench.tabulate import markdown, one_line
 
-_TITLE = "Did the claims of the suite hold in this run?"
+CLAIM_TITLE = "Did the claims of the suite hold in this run?"
 _WORD = max(map(len, WORDS)) + 2
-_HEADS = ("here", "claim", "because")
+CLAIM_HEADS = ("here", "claim", "because")
 
 
 def claim_lines(claims: Sequence[ClaimVerdict], width: int) -> Iterator[str]:
     """Lines of at most `width` cells: verdict and claim, below them the numbers; nothing without verdicts."""
     if claims:
-        yield _TITLE
+        yield CLAIM_TITLE
     for one in claims:
         yield from _folded(f"{one.held:<{_WORD}}{one_line(one.claim)}", width)
         yield from _folded(f"{'':<{_WORD}}{one_line(one.because)}", width)
@@ -26,7 +26,7 @@ def claim_lines(claims: Sequence[ClaimVerdict], width: int) -> Iterator[str]:
 def claim_markdown(claims: Sequence[ClaimVerdict]) -> str:
     """The same as a pipe table under a line of its own."""
     rows = [(one.held, one.claim, one.because) for one in claims]
-    return f"**{_TITLE}**\n\n{markdown(_HEADS, rows)}\n" if claims else ""
+    return f"**{CLAIM_TITLE}**\n\n{markdown(CLAIM_HEADS, rows)}\n" if claims else ""
 
 
 def claim_records(claims: Sequence[ClaimVerdict]) -> list[dict[str, Any]]:

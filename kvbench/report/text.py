@@ -52,9 +52,9 @@ def print_report(report: Report, console: Console, pictures: Pictures | None = N
         console.print(Text(line))
     for table in report.tables:
         columns = pictures.columns.get(table.kind, []) if pictures else []
-        grid = _grid(table, columns)
+        grid = case_grid(table, columns)
         shown, dropped = fit(grid, console.width if not table.is_chosen else None)
-        for line in [*constants(table), *_legend(table, shown, columns)]:
+        for line in [*constants(table), *case_legend(table, shown, columns)]:
             console.print(Text(line))
         (_unlimited(console) if table.is_chosen else console).print(_rich_table(shown))
         if dropped:
@@ -75,8 +75,8 @@ def markdown_report(report: Report) -> str:
     ]
     for table in report.tables:
         parts += [f"{escape_markdown(line)}\n" for line in constants(table)]
-        parts.append(_markdown_table(_grid(table)))
-        parts += [f"{escape_markdown(line)}\n" for line in _legend(table, _grid(table))]
+        parts.append(_markdown_table(case_grid(table)))
+        parts += [f"{escape_markdown(line)}\n" for line in case_legend(table, case_grid(table))]
     parts += filter(None, [claim_markdown(report.claims)])
     if report.notes:
         parts.append("".join(f"- {escape_markdown(note)}\n" for note in report.notes))
@@ -111,7 +111,8 @@ def fit(grid: Grid, width: int | None) -> tuple[Grid, list[str]]:
     return Grid([head for i, head in enumerate(grid.heads) if i in kept], rows), dropped
 
 
-def _grid(table: CaseTable, pictures: Sequence[Picture] = ()) -> Grid:
+def case_grid(table: CaseTable, pictures: Sequence[Picture] = ()) -> Grid:
+    """The table in words: axes, how the samples ended, metrics, facts that differ; every column."""
     heads: list[Head] = []
     columns: list[Callable[[CaseLine], str]] = []
 
@@ -162,7 +163,8 @@ def _samples(line: CaseLine) -> str:
     return str(line.samples) if line.ok_samples == line.samples else f"{line.ok_samples} of {line.samples}"
 
 
-def _legend(table: CaseTable, shown: Grid, pictures: Sequence[Picture] = ()) -> list[str]:
+def case_legend(table: CaseTable, shown: Grid, pictures: Sequence[Picture] = ()) -> list[str]:
+    """What the marks and the numbers of a table mean, on one line."""
     parts = []
     marked = [i for i, head in enumerate(shown.heads) if head.is_metric]
     if any(row[i].endswith(f" {_BEST}") for row in shown.rows for i in marked):

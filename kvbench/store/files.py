@@ -57,23 +57,24 @@ class HashedFile(io.RawIOBase):
 
 
 @contextmanager
-def write_errors(path: Path) -> Iterator[None]:
-    """A full or read-only disk becomes one clear error that names the folder."""
+def write_errors(path: Path, hint: str | None = None) -> Iterator[None]:
+    """A full or read-only disk becomes one clear error that names the folder. `hint` is the way out where the path is
+    no run's folder."""
     try:
         yield
     except OSError as error:
-        raise _explained(error, path) from error
+        raise _explained(error, path, hint) from error
 
 
-def _explained(error: OSError, path: Path) -> KvbenchError:
+def _explained(error: OSError, path: Path, hint: str | None) -> KvbenchError:
     if error.errno in _FULL:
         return CannotRunError(
             f"no space left to write {path}",
-            hint="free some space and run the same command with --resume; finished samples are kept",
+            hint=hint or "free some space and run the same command with --resume; finished samples are kept",
         )
-    if error.errno in _CLOSED:
-        return UsageError(f"cannot write {path}: {error.strerror}", hint="choose another folder with --out")
-    return UsageError(f"cannot write {path}: {error.strerror or error}", hint="choose another folder with --out")
+    return UsageError(
+        f"cannot write {path}: {error.strerror or error}", hint=hint or "choose another folder with --out"
+    )
 
 
 def write_new(path: Path, data: bytes) -> str:

@@ -151,6 +151,23 @@ class State:
         of = found[0].schema.remove_metadata()
         return pa.concat_tables([piece.cast(of) for piece in found])
 
+    def of_samples(self, table: str, keys: set[Key], columns: Sequence[str]) -> pa.Table:
+        """These columns of the rows of few samples of `requests` or `steps`: what is not asked for is not decoded."""
+        names = [*dict.fromkeys(("case_id", "sample", *columns))]
+        of = pa.schema([self.schema(table).field(name) for name in names])
+        file, found = self.open_sealed(table), [of.empty_table()]
+        if file is not None:
+            there = [name for name in names if name in file.schema_arrow.names]
+            with _reading(self.path / f"{table}.parquet"):
+                for batch in file.iter_batches(columns=there):
+                    piece = only(pa.Table.from_batches([batch]), keys - self.dropped)
+                    found.append(conform(piece, of))
+        for part in self.parts:
+            piece = part.table(table) if part.key in keys else None
+            if piece is not None:
+                found.append(conform(piece.select([name for name in names if name in piece.column_names]), of))
+        return pa.concat_tables(found)
+
     def workload_pieces(self) -> Iterator[pa.Table]:
         """The distinct workloads, one table each or several in one."""
         of, file, seen = self.schema("workload"), self.open_sealed("workload"), set()

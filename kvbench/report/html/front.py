@@ -1,0 +1,82 @@
+"""Throughput against latency, with the front that the tables mark."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from kvbench.analysis.pareto import pareto_front
+from kvbench.report.build import CaseLine
+from kvbench.report.cells import metric_label
+from kvbench.report.html.contents import Contents, Kind, range_cell, spread_of, words
+from kvbench.report.html.figure import Axis, Dot, Figure, LeftOut, Scatter, Table, axis_of
+from kvbench.store.case_columns import METRICS
+
+TITLE = "Throughput against latency"
+_RATE, _LATENCIES = "output_tokens_per_s", ("ttft_p50_s", "tpot_p50_s")
+_NUMBERED = 20
+
+
+def figure(contents: Contents) -> Figure | LeftOut:
+    """One plot per latency that some case has; cases of the tables' front (◆) are numbered."""
+    kind = contents.engine
+    if kind is None:
+        return LeftOut(TITLE, "no engine cases")
+    ranked = kind.by_primary()
+    latencies = [name for name in _LATENCIES if any(line.value(name) is not None for line in ranked)]
+    if len(ranked) < 2 or not latencies:
+        return LeftOut(TITLE, "fewer than two cases with a throughput and a latency")
+    ranked = sorted(ranked, key=lambda line: not line.is_pareto)
+    numbers = {line.case_id: str(n) for n, line in enumerate(ranked, 1) if line.is_pareto and n <= _NUMBERED}
+    return Figure(
+        name="front",
+        title=TITLE,
+        caption=(
+            "Up and to the left is better. ◆ with a number: no other case has more output tokens/s at no worse "
+            "TTFT p50 and TPOT p50 (the front of the tables). The line joins the cases that nothing beats in the two "
+            "numbers of its own plot. "
+            + ("Whiskers span the samples of a case." if any(line.samples > 1 for line in ranked) else "")
+        ).strip(),
+        alt=_alt(kind, ranked, latencies),
+        plots=[_plot(kind, ranked, name, numbers) for name in latencies],
+        table=_table(kind, ranked, latencies, numbers),
+    )
+
+
+def _plot(kind: Kind, ranked: Sequence[CaseLine], latency: str, numbers: dict[str, str]) -> Scatter:
+    dots, points = [], []
+    for line in ranked:
+        x, y = spread_of(line, latency), spread_of(line, _RATE)
+        if x is None or y is None:
+            continue
+        points.append((x.value, y.value))
+        told = words(line, kind.label(line), (_RATE, *_LATENCIES))
+        dots.append(Dot(x, y, line.is_pareto, numbers.get(line.case_id, ""), told))
+    marks = pareto_front(points, [False, True])
+    front = sorted(point for point, mark in zip(points, marks, strict=True) if mark)
+    x_axis = axis_of(METRICS[latency], _name(latency), [value for dot in dots for value in dot.x])
+    return Scatter(x_axis, Axis("output tokens/s"), dots, front, f"against {_name(latency)}")
+
+
+def _table(kind: Kind, ranked: Sequence[CaseLine], latencies: Sequence[str], numbers: dict[str, str]) -> Table:
+    heads = ["", "case", metric_label(METRICS[_RATE]), *(metric_label(METRICS[name]) for name in latencies)]
+    rows = [
+        [
+            f"◆ {numbers.get(line.case_id, '')}".strip() if line.is_pareto else "",
+            kind.label(line),
+            range_cell(line, _RATE),
+            *(range_cell(line, name) for name in latencies),
+        ]
+        for line in ranked
+    ]
+    return Table(heads, rows, frozenset(range(2, len(heads))))
+
+
+def _alt(kind: Kind, ranked: Sequence[CaseLine], latencies: Sequence[str]) -> str:
+    front = [kind.label(line) for line in ranked if line.is_pareto]
+    shown = "; ".join(front[:5]) + ("; …" if len(front) > 5 else "")
+    against = " and ".join(_name(name) for name in latencies)
+    return f"{len(ranked)} cases by output tokens/s against {against}. On the front: {shown or 'none'}."
+
+
+def _name(latency: str) -> str:
+    return metric_label(METRICS[latency]).replace("ttft", "TTFT").replace("tpot", "TPOT")

@@ -1,0 +1,150 @@
+"""The door of the room: a run as one HTML file that needs nothing else, with the drawing library in it or without."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from importlib.resources import files as resources
+from pathlib import Path
+
+from kvbench import __version__
+from kvbench.errors import UsageError
+from kvbench.report.html import (
+    axis_effects,
+    block_sizes,
+    distributions,
+    front,
+    heat,
+    hit_rates,
+    kernels,
+    over_time,
+    sections,
+)
+from kvbench.report.html.contents import Contents
+from kvbench.report.html.figure import Figure, LeftOut
+from kvbench.report.html.markup import Html, el, joined
+from kvbench.report.html.render import check_installed, live_charts, runtime, static_charts
+from kvbench.report.html.theme import DARK, LIGHT, css_variables
+from kvbench.store import files
+from kvbench.store.run import Run
+
+GENERATOR = "kvbench"
+_FIGURES: dict[str, tuple[Callable[[Contents], Figure | LeftOut], ...]] = {
+    "engine": (
+        front.figure,
+        lambda contents: axis_effects.figure(contents, "engine"),
+        lambda contents: heat.figure(contents, "engine"),
+        block_sizes.figure,
+        hit_rates.figure,
+        distributions.figure,
+        over_time.figure,
+    ),
+    "kernel": (
+        kernels.figure,
+        lambda contents: axis_effects.figure(contents, "kernel"),
+        lambda contents: heat.figure(contents, "kernel"),
+    ),
+}
+_POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src {scripts}; base-uri 'none'; form-action 'none'"
+"""The page forbids itself every request: whatever tried one, the browser would refuse it."""
+
+
+def write_html(
+    run: Run, path: Path, *, is_static: bool = False, metrics: Sequence[str] = (), show_all: bool = False
+) -> int:
+    """Write the report of `run` to `path`, whole or not at all; its size in bytes.
+
+    `is_static`: charts as SVG, without any script. `metrics` and `show_all` are those of `build_report`. Raises
+    `UsageError` for a path that cannot be written or holds something else, `CannotRunError` without the drawing
+    libraries and `DataError` for a run without a finished sample or with a damaged table.
+    """
+    check_target(path)
+    check_installed()
+    data = page(Contents(run, metrics, show_all=show_all), is_static=is_static).encode()
+    with files.write_errors(path, hint="choose another file with --html"):
+        beside = path.with_name(f".{path.name}.{os.getpid()}")
+        try:
+            files.write_new(beside, data)
+            files.move(beside, path)
+        finally:
+            files.remove(beside)
+    return len(data)
+
+
+def check_target(path: Path) -> None:
+    """`UsageError` where a report must not go: a folder, a folder that is not there, a file that is no report."""
+    if path.is_dir():
+        raise UsageError(f"{path} is a folder", hint=f"name a file in it: --html {path / 'report.html'}")
+    if not path.parent.is_dir():
+        raise UsageError(f"{path.parent} is no folder", hint="make it first, or choose another file with --html")
+    if path.exists() and not _is_report(path):
+        raise UsageError(f"{path} is there already and is no report of kvbench", hint="choose another file with --html")
+
+
+def page(contents: Contents, *, is_static: bool) -> Html:
+    """The whole document."""
+    found = list(_figures(contents))
+    drawn = [one for one in found if isinstance(one, Figure)]
+    charts = static_charts(drawn) if is_static else live_charts(drawn)
+    body = [
+        sections.claims(contents),
+        sections.notes(contents),
+        *(sections.figure(one, charts, is_static=is_static) for one in drawn),
+        sections.left_out([one for one in found if isinstance(one, LeftOut)]),
+        sections.cases(contents),
+        sections.settings(contents),
+        sections.manifest(contents),
+    ]
+    has_script = bool(drawn) and not is_static
+    return joined((
+        Html('<!doctype html><html lang="en">'),
+        _head(contents, has_script=has_script),
+        Html("<body>"),
+        sections.head(contents),
+        el("main", _navigation(drawn), _without_script() if has_script else None, *body),
+        el("footer", f"kvbench {__version__}. This file loads nothing: it can be kept, sent and read offline."),
+        el("script", runtime()) if has_script else None,
+        Html("</body></html>\n"),
+    ))  # fmt: skip
+
+
+def _figures(contents: Contents) -> Iterator[Figure | LeftOut]:
+    for kind in contents.kinds:
+        for make in _FIGURES[kind]:
+            yield make(contents)
+
+
+def _head(contents: Contents, *, has_script: bool) -> Html:
+    scripts = "'unsafe-inline'" if has_script else "'none'"
+    dark = f"@media (prefers-color-scheme:dark){{@media screen{{:root{{{css_variables(DARK)}}}}}}}"
+    css = (resources("kvbench.report.html") / "page.css").read_text(encoding="utf-8")
+    return el(
+        "head",
+        el("meta", charset="utf-8"),
+        el("meta", name="generator", content=f"{GENERATOR} {__version__}"),
+        el("meta", http_equiv="Content-Security-Policy", content=_POLICY.format(scripts=scripts)),
+        el("meta", name="viewport", content="width=device-width,initial-scale=1"),
+        el("meta", name="color-scheme", content="light dark"),
+        el("title", f"{contents.report.title or contents.report.suite} · kvbench"),
+        el("style", Html(f":root{{{css_variables(LIGHT)}}}{dark}\n{css}")),
+    )
+
+
+def _navigation(drawn: Sequence[Figure]) -> Html:
+    places = [(one.name, one.title) for one in drawn]
+    places += [("cases", "All cases"), ("settings", "Settings"), ("manifest", "Manifest")]
+    return el("nav", *(el("a", title, href=f"#{name}") for name, title in places), aria_label="Contents")
+
+
+def _without_script() -> Html:
+    told = (
+        "The charts need JavaScript; the tables beside them hold the same numbers (kvbench report --static has none)."
+    )
+    return el("noscript", el("p", told, class_="badge"))
+
+
+def _is_report(path: Path) -> bool:
+    if not path.is_file():
+        return False
+    with files.write_errors(path), path.open("rb") as file:
+        return f'name="generator" content="{GENERATOR}'.encode() in file.read(1024)
