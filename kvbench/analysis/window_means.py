@@ -27,6 +27,13 @@ class Estimate:
     def half_width(self) -> float | None:
         return None if self.low is None or self.high is None else (self.high - self.low) / 2
 
+    @property
+    def is_symmetric(self) -> bool:
+        """Whether value ± half width says the same as the interval, to a twentieth."""
+        if self.low is None or self.high is None:
+            return True
+        return abs((self.high - self.value) - (self.value - self.low)) <= 0.1 * (self.high - self.low)
+
 
 def mean_over_windows(values: NDArray[Any], least: float = -np.inf, most: float = np.inf) -> Estimate:
     """Mean of window means `[windows]`, and mean ± t · s / √windows, no wider than what is possible."""

@@ -98,10 +98,12 @@ def quality(
     _check_writable(out)
     _use_kernel_cache()
     found = measure_quality(QualityAsked(folder, texts or ids, ids=bool(ids), **options), say)
-    if out is not None:
-        _write(out, found)
-        say(f"written to {out}")
-    _print(found, form)
+    try:
+        if out is not None:
+            _write(out, found)
+            say(f"written to {out}")
+    finally:
+        _print(found, form)
     ctx.exit(ExitCode.PARTIAL if any(row.error for row in found.rows) else ExitCode.OK)
 
 

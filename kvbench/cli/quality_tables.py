@@ -73,10 +73,12 @@ def _positions(found: QualityFile) -> Table:
 
 
 def _scientific(estimate: Estimate) -> str:
-    """`(2.13 ± 0.31)e-04`: both with the value's exponent."""
+    """`(2.13 ± 0.31)e-04`, both with the value's exponent; `2.13e-04 (0–5.2e-04)` where it is not symmetric."""
     value, half = estimate.value, estimate.half_width
     if value == 0:
         return "0"
+    if half is not None and not estimate.is_symmetric:
+        return f"{value:.2e} ({estimate.low:.2g}–{estimate.high:.2g})"
     digits, _, exponent = f"{value:.2e}".partition("e")
     return f"{digits}e{exponent}" if half is None else f"({digits} ± {half / 10 ** int(exponent):.2f})e{exponent}"
 
@@ -89,6 +91,9 @@ def _range(estimate: Estimate) -> str:
 
 
 def _percent(estimate: Estimate, sign: str = "") -> str:
+    """`97.39% ± 0.24%`, or with the ends of the interval where it is not symmetric."""
     value, half = estimate.value, estimate.half_width
     text = f"{value:{sign}.3%}" if abs(value) >= 5e-6 else f"{0:.3%}"
+    if half is not None and not estimate.is_symmetric:
+        return f"{text} ({estimate.low:{sign}.3%} to {estimate.high:{sign}.3%})"
     return text if half is None else f"{text} ± {half:.3%}"

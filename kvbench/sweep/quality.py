@@ -12,13 +12,13 @@ import numpy as np
 
 from kvbench.analysis.quality import QualityFile, QualityRow, model_facts
 from kvbench.analysis.quality_rows import buckets_of, metrics_of, window_means, with_best
+from kvbench.devices.detect import detect
 from kvbench.errors import UsageError
 from kvbench.geometry.dtypes import DTYPES, SCALES
 from kvbench.geometry.huggingface import geometry_from_folder
 from kvbench.geometry.memory import TOKEN_HEAD, kv_bytes_per_token
 from kvbench.measure.software import checkout, versions
 from kvbench.store.files import digest_of
-from kvbench.sweep.machine import find_device
 from kvbench.workload.text import TokenText, Windows, read_ids, read_text, windows_of
 
 if TYPE_CHECKING:
@@ -115,7 +115,8 @@ def _text_reader(folder: Path) -> Callable[[tuple[Path, ...], int], TokenText]:
 def _load(asked: QualityAsked) -> Model:
     from kvbench.engine.model import Model
 
-    return Model.from_pretrained(asked.folder, device=find_device(asked.device).kind, dtype=asked.weight_dtype)
+    device = detect().kind if asked.device == "auto" else asked.device
+    return Model.from_pretrained(asked.folder, device=device, dtype=asked.weight_dtype)
 
 
 def _scales(asked: QualityAsked, model: Model, windows: Windows) -> dict[Setting, TensorScales | None]:

@@ -142,14 +142,14 @@ def _encode_bytes(path: Path, data: bytes) -> NDArray[Any]:
 def _file_tokenizer(path: Path) -> tuple[Any, tuple[int, ...], str]:
     """Encodes without special tokens; the prefix is what the tokenizer itself puts before a text."""
     try:
-        from tokenizers import Tokenizer
+        import tokenizers
     except ImportError:
         raise CannotRunError(
             "reading tokenizer.json needs the package tokenizers, which is not installed",
             hint="pip install tokenizers, or give token ids with --tokens",
         ) from None
     try:
-        tokenizer = Tokenizer.from_file(str(path))
+        tokenizer = tokenizers.Tokenizer.from_file(str(path))
         tokenizer.no_truncation()
         tokenizer.no_padding()
         sample = tokenizer.encode("a")
@@ -162,7 +162,7 @@ def _file_tokenizer(path: Path) -> tuple[Any, tuple[int, ...], str]:
         ids = tokenizer.encode(_decoded(source, data), add_special_tokens=False).ids
         return np.array(ids, dtype=np.int64)
 
-    return encode, prefix, TOKENIZER_FILE
+    return encode, prefix, f"{TOKENIZER_FILE} (tokenizers {tokenizers.__version__})"
 
 
 def _decoded(path: Path, data: bytes) -> str:

@@ -12,7 +12,9 @@ import numpy as np
 import pytest
 
 from kvbench.analysis.quality import read_quality
+from kvbench.analysis.window_means import Estimate
 from kvbench.cli.main import run
+from kvbench.cli.quality_tables import _percent, _scientific
 from kvbench.errors import DataError, UsageError
 from kvbench.geometry.huggingface import geometry_from_folder
 
@@ -138,6 +140,27 @@ def test_what_cannot_be_is_said_with_its_way_out(
     ):
         assert quality(*arguments) == 2, message
         assert message in said(capsys)
+
+
+def test_intervals_that_end_at_the_possible_are_shown_by_their_ends() -> None:
+    assert _scientific(Estimate(2e-4, 1e-4, 3e-4)) == "(2.00 ± 1.00)e-04"
+    assert _scientific(Estimate(2e-4, 0.0, 7.1e-4)) == "2.00e-04 (0–0.00071)"
+    assert _percent(Estimate(0.99, 0.97, 1.0)) == "99.000% (97.000% to 100.000%)"
+    assert _percent(Estimate(-0.002, -0.003, -0.001), "+") == "-0.200% ± 0.100%"
+    assert _percent(Estimate(1.0)) == "100.000%"
+
+
+def test_a_result_that_cannot_be_written_is_still_shown(
+    checkpoint: Path, page: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("kvbench.store.files.replace_file", full)
+    assert quality(checkpoint, "--text", page, *QUICK, "--out", tmp_path / "x.json") == 4
+    shown = capsys.readouterr()
+    assert "KL, nats" in shown.out
+    assert "no space left" in shown.err
 
 
 def test_bytes_that_are_no_text_are_still_bytes(checkpoint: Path, tmp_path: Path) -> None:
