@@ -13,6 +13,7 @@ from kvbench.errors import ExitCode
 
 if TYPE_CHECKING:
     from kvbench.spec.load import LoadedSuite
+    from kvbench.sweep.live_output import LiveOutput
     from kvbench.sweep.plan import SweepPlan
 
 
@@ -48,6 +49,17 @@ if TYPE_CHECKING:
 )
 @click.option("--no-tuned", is_flag=True, help="Run every kernel by its default, whatever kvbench tune has found.")
 @click.option("--dry-run", is_flag=True, help="Print cases with expected time and memory; measure nothing.")
+@click.option(
+    "--metrics",
+    metavar="[HOST]:PORT",
+    help="Serve live Prometheus metrics there while it runs; without HOST for this machine only, port 0: a free one.",
+)
+@click.option(
+    "--metrics-textfile",
+    type=click.Path(path_type=Path),
+    metavar="FILE.prom",
+    help="Write the last metrics there at the end, for node_exporter's textfile collector.",
+)
 @click.option("--run-implied", is_flag=True, help="Also try cases that need no less memory than one that ran out.")
 @format_option
 def sweep(
@@ -62,6 +74,8 @@ def sweep(
     form: str,
     clock: str | None,
     virtual_device: str | None,
+    metrics: str | None,
+    metrics_textfile: Path | None,
     **trace_options: Any,
 ) -> int:
     """Run SUITE (a name from `kvbench suites list`, or a TOML file) on this device.
@@ -77,12 +91,16 @@ def sweep(
       kvbench sweep block-size -a kv_dtype=fp32,int8 --dry-run
       kvbench sweep traffic --trace requests.csv --limit 200 -a kv_dtype=fp32 -a prefix_cache=hash
       kvbench sweep --resume results/<run>
+      kvbench sweep smoke --metrics :9464
       kvbench sweep traffic --trace requests.csv --clock virtual --virtual-device L4 -a model.name=llama-3.1-8b
     """
     refuse_out_beside_resume()
     virtual = {"clock": clock, "virtual_device": virtual_device}
     overrides += tuple(f"measure.{name}={value}" for name, value in virtual.items() if value is not None)
     overrides += ("measure.tuned=false",) if no_tuned else ()
+    if dry_run and (metrics is not None or metrics_textfile is not None):
+        raise click.UsageError("--dry-run measures nothing that --metrics or --metrics-textfile could show")
+    address = _address(metrics)
     loaded = _loaded(suite, resume, overrides, trace_options)
     plan = _planned(loaded, resume, repetitions, is_named_by_run=suite is None)
     if dry_run:
@@ -90,15 +108,25 @@ def sweep(
 
         show(plan, out, form)
         return ExitCode.OK
-    return _run(plan, out, resume, run_implied, form)
+    from kvbench.sweep.live_output import LiveOutput
+
+    return _run(plan, out, resume, run_implied, form, LiveOutput(address, metrics_textfile))
 
 
-def _run(plan: SweepPlan, out: Path, resume: Path | None, run_implied: bool, form: str) -> int:
+def _address(metrics: str | None) -> tuple[str, int] | None:
+    if metrics is None:
+        return None
+    from kvbench.sweep.metrics_server import parse_address
+
+    return parse_address(metrics)
+
+
+def _run(plan: SweepPlan, out: Path, resume: Path | None, run_implied: bool, form: str, live: LiveOutput) -> int:
     from kvbench.console import say
     from kvbench.report.tables import render_run
     from kvbench.sweep.run import run_plan
 
-    run = run_plan(plan, out=out, resume=resume, run_implied=run_implied)
+    run = run_plan(plan, out=out, resume=resume, run_implied=run_implied, live=live)
     render_run(run, form)
     failed = run.cases[run.cases["status"] != "ok"]
     if len(failed):

@@ -12,7 +12,8 @@ from kvbench.errors import KvbenchError
 from kvbench.measure.core_speed import CoreSpeed
 from kvbench.measure.dominance import is_implied
 from kvbench.measure.environment import readings
-from kvbench.measure.job import PROGRESS, REDONE, CaseJob, WorkerJob
+from kvbench.measure.job import COUNTERS, PROGRESS, REDONE, CaseJob, WorkerJob
+from kvbench.measure.live import LiveCounters
 from kvbench.measure.redo import Observer, RedoBudget
 from kvbench.measure.watch import Watch
 from kvbench.paths import cache_dir
@@ -97,12 +98,19 @@ class Bench:
             kernel = KernelSettings.model_validate(case.kernel)
             return kernel_case.measure_kernel_case(kernel, self._job.device, self._measure, observer, tuned=case.tuned)
         model = self._model(case)
-        found = engine_case.measure_engine_case(case, model, self._measure, self._slo, self._tell(case), observer)
+        found = engine_case.measure_engine_case(
+            case, model, self._measure, self._slo, self._tell(case), observer, self._live(case)
+        )
         found.row |= self._kv_error(case, model, found.tensor_scales)
         return found
 
     def _tell(self, case: CaseJob) -> Callable[[float], None]:
         return lambda share: self._send(PROGRESS, case.case_id, share=share)
+
+    def _live(self, case: CaseJob) -> LiveCounters | None:
+        if not self._job.tells_counters:
+            return None
+        return LiveCounters(lambda numbers: self._send(COUNTERS, case.case_id, **numbers))
 
     def _teller(self, case: CaseJob) -> Callable[[str], None]:
         return lambda reason: self._send(REDONE, case.case_id, sample=case.sample, reason=reason)

@@ -21,6 +21,7 @@ from kvbench.engine.telemetry import StepRecord
 from kvbench.measure.cache_state import Prepared, bring_about, check_hits
 from kvbench.measure.core_speed import STEPS_EVERY_S, Probed
 from kvbench.measure.job import CaseJob
+from kvbench.measure.live import LiveCounters
 from kvbench.measure.measured import (
     Measured,
     OnShare,
@@ -50,8 +51,10 @@ def measure_engine_case(
     slo: SloSettings,
     on_share: OnShare,
     observer: Observer | None = None,
+    live: LiveCounters | None = None,
 ) -> Measured:
-    """Serve the case's workload once, its cache in the declared state, and report everything that was seen.
+    """Serve the case's workload once, its cache in the declared state, and report everything that was seen. `live`
+    hears every step while it is served.
 
     Raises `InternalError` when the engine's books do not add up afterwards: such numbers are not to be believed."""
     start = time.perf_counter()
@@ -64,7 +67,7 @@ def measure_engine_case(
     try:
         warm_up(engine, workload, measure.warmup_requests)
         warm = time.perf_counter()
-        taken = _taken(engine, workload, case, measure, on_share, observer or Observer())
+        taken = _taken(engine, workload, case, measure, on_share, observer or Observer(), live)
         attempt = taken.value
     finally:
         engine.close()
@@ -110,7 +113,13 @@ class _Attempt:
 
 
 def _taken(
-    engine: Engine, workload: Workload, case: CaseJob, measure: MeasureSettings, on_share: OnShare, observer: Observer
+    engine: Engine,
+    workload: Workload,
+    case: CaseJob,
+    measure: MeasureSettings,
+    on_share: OnShare,
+    observer: Observer,
+    live: LiveCounters | None,
 ) -> Taken[_Attempt]:
     """The workload served from its declared state, again when the machine disturbed it and the budget allows that."""
     decoding = decoding_of(case)
@@ -121,13 +130,17 @@ def _taken(
         return found
 
     def take(prepared: Prepared) -> _Attempt:
-        on_step = share_of(workload, decoding.width, on_share)
+        on_step = share_of(workload, decoding.width, on_share, live)
         probed = None if observer.core is None else Probed(observer.core, STEPS_EVERY_S)
         if probed is not None:
             on_step = _probing(on_step, probed)
+        if live is not None:
+            live.begin()
         served = serve(
             engine, workload, sampling=decoding.sampling, n=decoding.n, beams=decoding.beams, on_step=on_step
         )
+        if live is not None:
+            live.flush()
         engine.settle()
         engine.check_invariants()
         return _Attempt(served, prepared, list(engine.reblocks), None if probed is None else probed.slow_share)

@@ -11,6 +11,7 @@ from kvbench.spec.suite import CacheState
 FINISHED = "finished"
 STARTED = "started"
 PROGRESS = "progress"
+COUNTERS = "counters"
 REDONE = "redone"
 READY = "ready"
 POISONED = "poisoned"
@@ -59,6 +60,8 @@ class WorkerJob:
     """Cases that ran out of memory before: what needs no less is not tried again (M08)."""
     run_implied: bool = False
     """Try them all the same."""
+    tells_counters: bool = False
+    """Events with the engine's counters while a case is served, too."""
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))

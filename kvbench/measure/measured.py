@@ -19,6 +19,7 @@ from kvbench.geometry.memory import pool_layout
 from kvbench.geometry.model import ModelGeometry
 from kvbench.measure.consistency import contradictions
 from kvbench.measure.job import CaseJob, sample_row
+from kvbench.measure.live import LiveCounters
 from kvbench.measure.metrics import case_metrics
 from kvbench.measure.slo import goodput
 from kvbench.measure.warnings import text
@@ -157,8 +158,11 @@ def decoding_of(case: CaseJob) -> Decoding:
     return Decoding(SamplingParams(asked.temperature, asked.top_k, asked.top_p), asked.n, asked.beams)
 
 
-def share_of(workload: Workload, width: int, on_share: OnShare) -> Callable[[StepRecord], None]:
-    """Progress by tokens of `width` sequences per request, told at most four times a second."""
+def share_of(
+    workload: Workload, width: int, on_share: OnShare, live: LiveCounters | None = None
+) -> Callable[[StepRecord], None]:
+    """Progress by tokens of `width` sequences per request, told at most four times a second; `live` hears every step
+    too."""
     total = max(1, sum(r.input_tokens + width * r.output_tokens for r in workload.requests))
     done = 0
     last = time.monotonic()
@@ -170,5 +174,7 @@ def share_of(workload: Workload, width: int, on_share: OnShare) -> Callable[[Ste
         if now - last >= 0.25:
             last = now
             on_share(min(1.0, done / total))
+        if live is not None:
+            live(step)
 
     return on_step

@@ -24,6 +24,7 @@ from kvbench.measure.cache_state import bring_about, check_hits
 from kvbench.measure.environment import readings
 from kvbench.measure.job import CaseJob
 from kvbench.measure.kernel_geometry import one_layer
+from kvbench.measure.live import LiveCounters
 from kvbench.measure.measured import Measured, OnShare, decoding_of, measured, planned_workload, share_of
 from kvbench.spec.engine import EngineSettings
 from kvbench.spec.suite import KernelSettings, MeasureSettings, SloSettings
@@ -48,13 +49,13 @@ class VirtualBench:
     measure_settings: MeasureSettings
     slo: SloSettings
 
-    def measure(self, case: CaseJob, on_share: OnShare) -> tuple[str, dict[str, Any]]:
+    def measure(self, case: CaseJob, on_share: OnShare, live: LiveCounters | None = None) -> tuple[str, dict[str, Any]]:
         """Measure and store one case; its status and the numbers for the progress line. A bad case never raises;
         what cannot be written does."""
         start = time.perf_counter()
         started_at, before = now(), readings()
         try:
-            found = self._measured(case, on_share)
+            found = self._measured(case, on_share, live)
         except OutOfTimeError as error:
             found = Measured({}, status="timeout", error=error.message)
         except KvbenchError as error:
@@ -70,10 +71,12 @@ class VirtualBench:
         write_part(self.run_dir, sample, max_steps=self.measure_settings.max_steps_recorded)
         return found.status, found.headline()
 
-    def _measured(self, case: CaseJob, on_share: OnShare) -> Measured:
+    def _measured(self, case: CaseJob, on_share: OnShare, live: LiveCounters | None) -> Measured:
         if case.kind == "kernel":
             return modelled_kernel(KernelSettings.model_validate(case.kernel), _rates(self.cost_source))
-        return served_case(case, self.cost_source, self.measure_settings, self.slo, on_share, timeout_s=case.timeout_s)
+        return served_case(
+            case, self.cost_source, self.measure_settings, self.slo, on_share, timeout_s=case.timeout_s, live=live
+        )
 
 
 def served_case(
@@ -84,6 +87,7 @@ def served_case(
     on_share: OnShare,
     *,
     timeout_s: float,
+    live: LiveCounters | None = None,
 ) -> Measured:
     """Serve the case's workload once, its cache in the declared state. There is nothing to warm up.
 
@@ -93,9 +97,11 @@ def served_case(
     geometry = geometry_of(case)
     engine = virtual_engine(geometry, settings, source, case.max_context)
     asked = decoding_of(case)
-    on_step = _until(timeout_s, share_of(workload, asked.width, on_share))
+    on_step = _until(timeout_s, share_of(workload, asked.width, on_share, live))
     prepared = bring_about(engine, workload, case, measure, asked)
     served: Served = serve(engine, workload, sampling=asked.sampling, n=asked.n, beams=asked.beams, on_step=on_step)
+    if live is not None:
+        live.flush()
     engine.check_invariants()
     found = measured(served, settings, slo, geometry, engine.sizes.max_context, width=asked.width)
     found.row |= {"attention_backend": BACKEND, **prepared.columns()}

@@ -16,6 +16,7 @@ from kvbench.spec.load import LoadedSuite, load_suite
 from kvbench.store.parts import Sample
 from kvbench.store.run import Run, RunFolder, open_run
 from kvbench.sweep.headline import headline
+from kvbench.sweep.live_output import LiveOutput
 from kvbench.sweep.plan import PlannedCase, SweepPlan
 from kvbench.sweep.planner import make_plan
 from kvbench.sweep.progress import SweepProgress
@@ -49,14 +50,25 @@ def run_suite(
 
 
 def run_plan(
-    plan: SweepPlan, *, out: str | Path = "results", resume: str | Path | None = None, run_implied: bool = False
+    plan: SweepPlan,
+    *,
+    out: str | Path = "results",
+    resume: str | Path | None = None,
+    run_implied: bool = False,
+    live: LiveOutput | None = None,
 ) -> Run:
-    """`run_suite` for a suite that is planned already."""
+    """`run_suite` for a suite that is planned already. `live`: where metrics go meanwhile; it is closed at the end."""
+    with live or LiveOutput() as output:
+        return _run_plan(plan, Path(out), None if resume is None else Path(resume), run_implied, output)
+
+
+def _run_plan(plan: SweepPlan, out: Path, resume: Path | None, run_implied: bool, live: LiveOutput) -> Run:
     facts = {**plan.to_dict(), "environment": capture()}
     if resume is not None:
-        refuse_other_clock(Path(resume), plan.machine.clock)
-    with RunFolder.resume(Path(resume), facts) if resume else RunFolder.create(Path(out), facts) as folder:
-        sweep = _Sweep(plan, folder, run_implied)
+        refuse_other_clock(resume, plan.machine.clock)
+    with RunFolder.resume(resume, facts) if resume is not None else RunFolder.create(out, facts) as folder:
+        live.begin(plan, folder)
+        sweep = _Sweep(plan, folder, run_implied, live)
         try:
             with termination_is_an_interrupt():
                 sweep.run()
@@ -77,6 +89,7 @@ class _Sweep:
     plan: SweepPlan
     folder: RunFolder
     run_implied: bool
+    live: LiveOutput
     out_of_memory: list[CaseJob] = field(default_factory=list)
 
     @property
@@ -119,6 +132,7 @@ class _Sweep:
         for case in self.plan.cases:
             if case.refusal is not None and case.job.case_id in wanted:
                 self._store(case.job, sample, "skipped", case.refusal)
+                self.live.ended(case.job, sample, "skipped")
                 progress.finished(self._label(case.job.case_id, sample), "skipped", "")
 
     def _simulate(self, jobs: list[CaseJob], on_event: OnEvent) -> None:
@@ -133,7 +147,7 @@ class _Sweep:
             def on_share(share: float, case_id: str = job.case_id) -> None:
                 on_event(Event(PROGRESS, case_id, {"share": share}))
 
-            status, numbers = bench.measure(job, on_share)
+            status, numbers = bench.measure(job, on_share, self.live.counters(job, on_event))
             on_event(
                 Event(FINISHED, job.case_id, {"sample": job.sample, "status": status, "clock": "virtual", **numbers})
             )
@@ -148,12 +162,14 @@ class _Sweep:
             cases=jobs,
             out_of_memory=self.out_of_memory,
             run_implied=self.run_implied,
+            tells_counters=self.live.is_wanted,
         )
 
     def _listener(self, jobs: list[CaseJob], progress: SweepProgress) -> OnEvent:
         by_id = {job.case_id: job for job in jobs}
 
         def on_event(event: Event) -> None:
+            self.live.event(event)
             if event.kind == STARTED:
                 progress.started(self._label(event.case_id, event.data["sample"]))
             elif event.kind == PROGRESS:
@@ -170,6 +186,7 @@ class _Sweep:
 
     def _loser(self, progress: SweepProgress) -> OnLost:
         def on_lost(lost: Lost) -> None:
+            self.live.ended(lost.case, lost.case.sample, lost.status)
             if not self.folder.has((lost.case.case_id, lost.case.sample)):
                 self._store(lost.case, lost.case.sample, lost.status, lost.error)
             progress.finished(self._label(lost.case.case_id, lost.case.sample), lost.status, lost.error)
