@@ -9,7 +9,6 @@ A column `requests` is the same as `count`. Counts are whole numbers of requests
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,6 +21,7 @@ from kvbench.workload.importers.files import TraceFile
 from kvbench.workload.importers.rows import MalformedError, shown, tokens_in
 from kvbench.workload.importers.tables import CsvTable
 
+_MOST_REQUESTS = 1e15
 _COUNTS = ("count", "requests")
 _FORMS = (("input_tokens", "output_tokens"), ("low", "high"), ("length",))
 _HINT = (
@@ -61,7 +61,7 @@ def read_histogram(path: str | Path) -> Side | Pairs:
         raise UsageError(f"{path} has no row under its header", hint=_HINT)
     weight, requests = weights_of(np.array([row[-1] for row in rows]), str(path))
     lengths = np.array([row[:-1] for row in rows], dtype=np.int64).reshape(len(rows), -1)
-    kept = weight > 0
+    kept = weight > 0  # what is too rare for a float64 beside the others counts as none
     lengths, weight = lengths[kept], weight[kept]
     label = Path(path).name
     if form == _FORMS[0]:
@@ -98,8 +98,8 @@ def _count(text: str) -> float:
         count = float(text)
     except ValueError:
         raise MalformedError(f"count is {shown(text.strip())}, not a number") from None
-    if not math.isfinite(count) or count < 0:
-        raise MalformedError(f"count is {shown(text.strip())}, not zero or more")
+    if not 0 <= count <= _MOST_REQUESTS:
+        raise MalformedError(f"count is {shown(text.strip())}, not a number of requests or a share")
     return count
 
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
+from kvbench.errors import CannotRunError
 from kvbench.geometry.budget import table_bytes
 from kvbench.geometry.memory import pool_layout
 from kvbench.geometry.sizing import require_room
+from kvbench.units import format_bytes
 
 if TYPE_CHECKING:
     from kvbench.geometry.budget import Load
@@ -45,8 +47,16 @@ class KvMemory:
     load: Load
 
     def pool(self, kv_dtype: str, kv_scales: str, block_size: int) -> Pool:
+        """Raises `CannotRunError` where not one block fits."""
         layout = pool_layout(self.rank, kv_dtype, block_size, kv_scales)
-        return Pool(layout, max(0, self.kv_bytes) // layout.block_bytes, table_bytes(layout, self.load))
+        num_blocks = self.kv_bytes // layout.block_bytes
+        if num_blocks < 1:
+            raise CannotRunError(
+                f"{format_bytes(max(0, self.kv_bytes))} of KV hold no block of {block_size} tokens, which takes "
+                f"{format_bytes(layout.block_bytes)} ({self.rank.name}, {kv_dtype})",
+                hint="give more KV memory, or smaller blocks",
+            )
+        return Pool(layout, num_blocks, table_bytes(layout, self.load))
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from kvbench.analysis.advice.lengths import Floats, Ints
 from kvbench.errors import UsageError
 from kvbench.geometry.lengths import parse_lengths
+from kvbench.workload.lengths import MAX_TOKENS
 
 POINTS = 10_000
 """Rows that stand for a distribution"""
@@ -47,6 +48,12 @@ def parse_side(text: str) -> Side:
     found = parse_lengths(text, POINTS)
     if len(found) > 1:
         raise UsageError(f"{text!r} names {len(found)} lengths, and a distribution is one", hint=_HINT)
+    longest = max(found[0].tokens)
+    if longest > MAX_TOKENS:
+        raise UsageError(
+            f"{text} reaches {longest:.3g} tokens at its last of {POINTS:,} quantiles, more than any model takes",
+            hint="bring the 95th percentile closer to the median",
+        )
     tokens = np.array(found[0].tokens, dtype=np.int64)
     return Side(found[0].label, tokens, tokens, np.ones(len(tokens)))
 
@@ -59,24 +66,24 @@ def paired(inputs: Side, outputs: Side) -> tuple[Ints, Ints, int]:
     """
     counted = [side.requests for side in (inputs, outputs) if side.requests is not None]
     points = min(max([*counted, POINTS]), MOST_ROWS)
-    if len(counted) == 1 and counted[0] <= MOST_ROWS and _is_one(outputs if inputs.requests else inputs):
+    if len(counted) == 1 and counted[0] <= MOST_ROWS and _is_exact(inputs) and _is_exact(outputs):
         points = counted[0]
     order = np.argsort(np.argsort(np.arange(1, points + 1) * _GOLDEN % 1.0))
     return inputs.quantiles(points), outputs.quantiles(points)[order], max(counted, default=points)
 
 
-def _is_one(side: Side) -> bool:
-    return len(side.low) == 1 and bool(side.low[0] == side.high[0])
+def _is_exact(side: Side) -> bool:
+    """One length, or counted lengths: so many rows as requests are the distribution itself."""
+    is_pointed = bool((side.low == side.high).all())
+    return is_pointed and (side.requests is not None or len(side.low) == 1)
 
 
 def weights_of(values: NDArray[np.float64], label: str) -> tuple[Floats, int | None]:
-    """Counts or shares as weights, and their sum where all are whole.
+    """Counts or shares as weights, the largest of them 1, and their sum where all are whole.
 
-    Raises `UsageError` where one is negative or no number, or all are zero."""
-    bad = ~np.isfinite(values) | (values < 0)
-    if bad.any():
-        raise UsageError(f"{label}: a count is {values[bad][0]:g}", hint="counts are zero or more, or shares of one")
-    total = float(values.sum())
-    if total <= 0:
+    Raises `UsageError` where all are zero."""
+    largest = float(values.max())
+    if largest == 0:
         raise UsageError(f"{label} counts no request", hint="at least one count must be above zero")
-    return values, round(total) if bool((values == np.floor(values)).all()) else None
+    is_whole = bool((values == np.floor(values)).all())
+    return values / largest, round(float(values.sum())) if is_whole else None

@@ -15,6 +15,7 @@ from kvbench.analysis.advice.sides import POINTS, Side, paired, parse_side
 from kvbench.errors import UsageError
 from kvbench.workload.draws import uniforms
 from kvbench.workload.importers.columns import Columns, read_columns
+from kvbench.workload.importers.detect import FORMATS
 from kvbench.workload.importers.read import Trace, read_trace
 from kvbench.workload.recorded import recorded_times
 
@@ -34,6 +35,10 @@ def from_trace(
     """The requests of a recorded trace of any importer, in order of arrival, with what it records of sharing.
 
     `outputs` (a length or a law) is for a trace that records no output lengths; without it that is a `UsageError`."""
+    if name not in ("auto", *FORMATS):
+        raise UsageError(f"no trace format is called {name!r}", hint=f"one of auto, {', '.join(FORMATS)}")
+    if limit is not None and limit < 1:
+        raise UsageError(f"a limit of {limit} requests leaves none", hint="give at least 1")
     columns = read_columns(path, name, limit)
     if columns is not None:
         return noted(_of_columns(columns, str(path), limit))

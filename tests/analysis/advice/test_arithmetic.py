@@ -173,6 +173,11 @@ def test_a_device_without_room_for_a_block_is_refused_with_the_arithmetic() -> N
         block_table(_sample([10], [2]), DeviceMemory(question))
 
 
+def test_kv_memory_that_holds_no_block_is_refused_with_the_sizes() -> None:
+    with pytest.raises(CannotRunError, match=r"1\.00 MiB of KV hold no block of 16 tokens, which takes 2\.00 MiB"):
+        block_table(_sample([10], [2]), KvMemory(LLAMA, 1 << 20, LOAD), block_sizes=[8, 16])
+
+
 def test_requests_longer_than_the_context_are_refused_and_counted() -> None:
     sample = _sample([10, 9000, 8191], [10, 1, 2])
     with pytest.raises(UsageError, match=r"2 requests \(66.67%\) are longer than the context of 8,192"):

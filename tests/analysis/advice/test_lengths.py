@@ -127,6 +127,8 @@ def test_a_lognormal_has_its_quantiles_on_both_sides_and_no_correlation() -> Non
         ("-5", "10", "not a number of tokens"),
         ("1k,2k", "10", "names 2 lengths"),
         ("10 tokens", "10", "not a number of tokens"),
+        ("lognormal(1,1000000000)", "10", "more than any model takes"),
+        ("", "10", "no lengths given"),
         ("10", None, "nothing how long outputs are"),
         ("no/such.csv", "10", "there is no trace"),
     ],
@@ -168,12 +170,13 @@ def test_pairs_keep_the_joint_counts_and_need_no_independence(tmp_path: Path) ->
 
 def test_bins_are_spread_evenly_and_half_open_unless_they_touch(tmp_path: Path) -> None:
     half_open = from_histogram(_write(tmp_path / "a.csv", "low,high,count\n1,9,80\n9,11,20\n"), "1")
-    assert Counter(half_open.inputs.tolist()) == {**dict.fromkeys(range(1, 9), 10), 9: 10, 10: 10}
+    assert Counter(half_open.inputs.tolist()) == dict.fromkeys(range(1, 11), 1000)
     closed = from_histogram(_write(tmp_path / "b.csv", "low,high,count\n1,8,80\n9,10,20\n"), "1")
     assert Counter(closed.inputs.tolist()) == Counter(half_open.inputs.tolist())
     assert any("include their upper end" in note for note in closed.notes)
+    assert (len(closed), closed.requests_total) == (10_000, 100)
     zero = from_histogram(_write(tmp_path / "c.csv", "low,high,count\n0,5,40\n"), "1")
-    assert Counter(zero.inputs.tolist()) == dict.fromkeys(range(1, 5), 10)
+    assert Counter(zero.inputs.tolist()) == dict.fromkeys(range(1, 5), 2500)
     assert any("from 1 on" in note for note in zero.notes)
 
 
@@ -191,7 +194,9 @@ def test_shares_and_large_counts_keep_their_proportions(tmp_path: Path) -> None:
         ("", "is empty"),
         ("length,count\n", "no row under its header"),
         ("length,count\n8,nan\n", "count is 'nan'"),
-        ("length,count\n8,-1\n", "not zero or more"),
+        ("length,count\n8,-1\n", "not a number of requests or a share"),
+        ("length,count\n8,inf\n", "not a number of requests or a share"),
+        ("length,count\n8,1e300\n", "not a number of requests or a share"),
         ("length,count\n8,12%\n", "count is '12%', not a number"),
         ("length,count\n8k,5\n", "'8k', not a token count"),
         ("length,count\n0,5\n", "at least one token"),
@@ -210,6 +215,18 @@ def test_a_bad_histogram_is_refused_with_the_way_out(tmp_path: Path, text: str, 
     with pytest.raises(UsageError, match=said) as raised:
         from_histogram(_write(tmp_path / "h.csv", text), "1")
     assert raised.value.hint
+
+
+def test_an_unknown_format_and_a_limit_that_leaves_nothing_are_refused() -> None:
+    with pytest.raises(UsageError, match="no trace format is called 'foo'"):
+        from_trace(FIXTURES / "vidur.csv", "foo")
+    with pytest.raises(UsageError, match="leaves none"):
+        from_trace(FIXTURES / "vidur.csv", limit=0)
+
+
+def test_shares_as_small_as_floats_can_be_are_shares(tmp_path: Path) -> None:
+    found = from_histogram(_write(tmp_path / "h.csv", "length,count\n8,1e-310\n9,3e-310\n"), "1")
+    assert Counter(found.inputs.tolist()) == {8: 2500, 9: 7500}
 
 
 def test_a_histogram_may_be_gzip(tmp_path: Path) -> None:
