@@ -156,10 +156,11 @@ def _records_of(row: QualityRow) -> list[dict[str, Any]]:
         return [{**own, "positions": "all", "tokens": 0, "error": row.error}]
     parts = [("all", row.tokens, row.metrics)]
     parts += [(f"{bucket.first}-{bucket.last}", bucket.tokens, bucket.metrics) for bucket in row.buckets]
-    return [{**own, "positions": name, "tokens": tokens, **_flat(metrics)} for name, tokens, metrics in parts]
+    return [{**own, "positions": name, "tokens": tokens, **flat_metrics(metrics)} for name, tokens, metrics in parts]
 
 
-def _flat(metrics: Metrics) -> dict[str, float | None]:
+def flat_metrics(metrics: Metrics) -> dict[str, float | None]:
+    """Every number with the ends of its interval."""
     found: dict[str, float | None] = {}
     for name in METRICS:
         estimate: Estimate = getattr(metrics, name)

@@ -37,6 +37,7 @@ _UNITS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, None: 1.0}
 @click.option("--kv-memory", metavar="BYTES", help="Memory for KV alone, as in 8GiB.")
 @click.option("--tp", type=click.IntRange(1), default=1, show_default=True, help="Devices that share each layer.")
 @click.option("--weights", metavar="DTYPE", help="Dtype of the weights.  [bf16; fp32 on a CPU]")
+@click.option("--quality", type=_PATH, metavar="FILE", help="What kvbench quality --out wrote of this model.")
 @click.option("--slo", metavar="ttft=T,tpot=T", help="Medians that must be met, as in ttft=2s,tpot=50ms.")
 @click.option("--axes", default="block_size", show_default=True, metavar="NAME,…", help="Settings to choose.")
 @click.option("-a", "--axis", "overrides", multiple=True, metavar="KEY=V[,V…]", help="Values, as in sweep.")
@@ -93,6 +94,7 @@ def _question(options: dict[str, Any]) -> Question:
         overrides=options["overrides"],
         allow_lossy=options["allow_lossy"],
         trace=options["trace"],
+        quality=options["quality"],
         requests=options["requests"],
         seed=options["seed"],
     )

@@ -55,7 +55,10 @@ def _candidates(advice: Advice) -> Table:
     has_hits = any(row.exact.hits is not None for row in advice.rows)
     heads = [*advice.axes, "", "front", "tail waste", "tables", "fit at once", "tokens of KV"]
     heads += ["hits lost"] * has_hits + ["decode step", "output tokens/s", "against it", "ttft p50", "tpot p50"]
-    heads += ["KV error"] * has_error + ["kind", "why not"]
+    has_quality = any(row.quality is not None for row in advice.rows)
+    heads += (
+        ["KV error"] * has_error + ["KL, nats", "perplexity change", "same top-1"] * has_quality + ["kind", "why not"]
+    )
     rows = []
     for at, row in enumerate(advice.rows):
         exact, candidate = row.exact, row.candidate
@@ -68,6 +71,7 @@ def _candidates(advice: Advice) -> Table:
         cells += [share_cell(advice.decision.losses[at])]
         cells += [_time(candidate.ttft_s), _time(candidate.tpot_s)]
         cells += [MISSING if row.kv_error is None else f"{row.kv_error:.2g}"] * has_error
+        cells += _quality(row) * has_quality
         cells += [kind_of(advice, row) if candidate.tokens_per_s else MISSING, _why_not(advice, at)]
         rows.append(cells)
     kept = [at for at in range(len(heads)) if heads[at] != "why not" or any(cells[at] for cells in rows)]
@@ -78,6 +82,15 @@ def _candidates(advice: Advice) -> Table:
     numbers = frozenset(range(len(advice.axes) + 2, len(heads) - 2))
     shown = [[cells[at] for at in kept] for cells in rows]
     return Table("", [heads[at] for at in kept], shown, numbers & frozenset(kept), footer)
+
+
+def _quality(row: Row) -> list[str]:
+    """The numbers of the text; missing where the setting was not among them or has none."""
+    if row.quality is None or row.quality.metrics is None:
+        return [MISSING] * 3
+    found = row.quality.metrics
+    kl, change, top1 = (value.value for value in (found.kl_nats, found.perplexity_change, found.top1_agreement))
+    return ["0" if kl == 0 else f"{kl:.1e}", "0" if change == 0 else f"{change:+.2%}", f"{top1:.2%}"]
 
 
 def marks(advice: Advice, at: int) -> list[str]:
@@ -137,10 +150,19 @@ def _record(advice: Advice, at: int, row: Row) -> dict[str, Any]:
         **_ends("ttft_p50_s", candidate.ttft_s),
         **_ends("tpot_p50_s", candidate.tpot_s),
         "kv_error_rel_rms": row.kv_error,
+        **_quality_record(row),
         "refusal": candidate.refusal,
         "missed": decision.missed[at],
         "notes": list(candidate.notes),
     }
+
+
+def _quality_record(row: Row) -> dict[str, float | None]:
+    from kvbench.analysis.quality import METRICS, flat_metrics
+
+    if row.quality is None or row.quality.metrics is None:
+        return {f"{name}{end}": None for name in METRICS for end in ("", "_low", "_high")}
+    return flat_metrics(row.quality.metrics)
 
 
 def _ends(name: str, value: Range | None) -> dict[str, float | None]:

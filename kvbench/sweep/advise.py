@@ -25,10 +25,12 @@ from kvbench.sweep.advice.predict import (
 )
 from kvbench.sweep.advice.question import Question, axes_of, candidate_suite, candidates_of, neighbours_of
 from kvbench.sweep.advice.requests import Plan, plan_servings
+from kvbench.sweep.advice.text_quality import TextQuality, precision_lost, text_quality
 
 if TYPE_CHECKING:
     from kvbench.analysis.advice.arithmetic import BlockRow
     from kvbench.analysis.advice.lengths import LengthSample
+    from kvbench.analysis.quality import QualityRow
     from kvbench.spec.cases import Case
     from kvbench.spec.engine import EngineSettings
     from kvbench.spec.load import LoadedSuite
@@ -48,6 +50,8 @@ class Row:
     kv_error: float | None
     """`kv_error_rel_rms` of its KV dtype in the runs"""
     is_lossy: bool
+    quality: QualityRow | None = None
+    """What its KV dtype and scales do to the text of `--quality`"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +80,7 @@ def advise(question: Question) -> Advice:
     """Answer the question. Raises `UsageError` for what is asked wrongly, `CannotRunError` where the evidence is of
     something else or no candidate fits, `DataError` for runs that say nothing."""
     evidence = find_evidence(question)
+    quality = text_quality(question.quality, evidence.whole)
     thumb = rule_of_thumb(question.sample)
     suite = candidate_suite(
         question,
@@ -105,7 +110,7 @@ def advise(question: Question) -> Advice:
     measured = measured_on(evidence.known, sample, workload.arrival.model_dump(mode="json"), cases)
     gaps = measured.over(gaps_of(predictions, errors, floor_of(evidence)))
     rows = tuple(
-        _row(question, evidence, case, exact[at], predictions[at], measured, at, errors[:, at])
+        _row(question, evidence, quality, case, exact[at], predictions[at], measured, at, errors[:, at])
         for at, case in enumerate(cases)
     )
     decision = decide(
@@ -153,6 +158,7 @@ def _usual(rows: Sequence[Row]) -> int | None:
 def _row(
     question: Question,
     evidence: Evidence,
+    quality: TextQuality,
     case: Case,
     exact: tuple[EngineSettings, BlockRow],
     prediction: Prediction,
@@ -164,9 +170,9 @@ def _row(
     is_measured = measured.cases[at] is not None
     is_lossy = _is_lossy(settings)
     error = _kv_error(evidence, settings)
-    refusal = None if is_measured else prediction.refusal
+    refusal = quality.refusal(settings) or (None if is_measured else prediction.refusal)
     if is_lossy and not question.allow_lossy and refusal is None:
-        known = "its error was not measured" if error is None else f"relative error {error:.2g} of the logits"
+        known = precision_lost(quality.of(settings), error)
         refusal = f"{settings.kv_dtype} loses precision ({known}), and lossy KV was not allowed"
     numbers = measured.ranges(at) if is_measured else _predicted(prediction, evidence, corrections)
     candidate = Candidate(
@@ -176,9 +182,12 @@ def _row(
         ttft_s=numbers.get("ttft_s"),
         tpot_s=numbers.get("tpot_s"),
         refusal=refusal,
-        notes=(*prediction.notes, *_interpolated(evidence, settings)) * (not is_measured),
+        notes=(
+            *(*prediction.notes, *_interpolated(evidence, settings)) * (not is_measured),
+            *quality.notes(settings),
+        ),
     )
-    return Row(candidate, case, settings, block, prediction, is_measured, error, is_lossy)
+    return Row(candidate, case, settings, block, prediction, is_measured, error, is_lossy, quality.of(settings))
 
 
 def _predicted(prediction: Prediction, evidence: Evidence, corrections: Any) -> Mapping[str, Any]:

@@ -46,6 +46,8 @@ class Question:
     allow_lossy: bool = False
     trace: Path | None = None
     """The trace that the lengths are from, for requests that share prefixes as it records them"""
+    quality: Path | None = None
+    """What `kvbench quality --out` wrote of this model"""
     requests: int | None = None
     """Requests that each candidate serves; None for as many as take a second or two"""
     seed: int = 0
