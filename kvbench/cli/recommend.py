@@ -42,13 +42,16 @@ _UNITS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, None: 1.0}
 @click.option("--axes", default="block_size", show_default=True, metavar="NAME,…", help="Settings to choose.")
 @click.option("-a", "--axis", "overrides", multiple=True, metavar="KEY=V[,V…]", help="Values, as in sweep.")
 @click.option("--allow-lossy", is_flag=True, help="KV dtypes below the weights' precision may be recommended.")
-@click.option("--requests", type=click.IntRange(1), help="Requests that each candidate serves.  [about 480]")
+@click.option("--requests", type=click.IntRange(1), help="Requests that each candidate serves.  [about 400]")
+@click.option("--measure", is_flag=True, help="Measure here what would decide between tied candidates.")
+@click.option("--rounds", type=click.IntRange(2), default=5, show_default=True, help="With --measure: samples of each.")
+@click.option("--out", type=_PATH, default=Path("results"), show_default=True, help="With --measure: where runs go.")
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of the sample of requests.")
 @click.option(
     "--emit", "server", type=click.Choice(["vllm", "sglang", "trtllm"]), help="Print that server's flags too."
 )
 @format_option
-def recommend(form: str, server: str | None, **options: Any) -> int:
+def recommend(form: str, server: str | None, measure: bool, rounds: int, out: Path, **options: Any) -> int:
     """Which block size (and, with --axes, KV dtype, batch policy, prefix cache, offload) for your lengths, and why.
 
     Every candidate serves the same requests on the virtual clock: by a cost model fitted from --results, else by tuned
@@ -60,11 +63,16 @@ def recommend(form: str, server: str | None, **options: Any) -> int:
       kvbench recommend --trace lengths.csv --results results/<run>
       kvbench recommend --lengths "lognormal(1000,4000)" --outputs "lognormal(200,800)" --model llama-3.1-8b --gpu h100
       kvbench recommend --trace requests.csv --results results/<run> --axes block_size,kv_dtype --slo ttft=2s
+      kvbench recommend --trace lengths.csv --results results/<run> --measure
     """
     from kvbench.cli.recommend_tables import document_of, records_of, tables_of
     from kvbench.sweep.advise import advise
 
     found = advise(_question(options))
+    if measure:
+        from kvbench.sweep.advise_measure import measure_and_decide
+
+        found = measure_and_decide(found, out, rounds)
     records, document, tables = records_of(found), document_of(found), tables_of(found)
     if server is not None and found.chosen is not None:
         flags = _flags(server, found)

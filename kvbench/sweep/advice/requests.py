@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from kvbench.analysis.advice.lengths import LengthSample
 
-MOST = 480
+MOST = 400
 """Requests that a candidate serves unless more are asked for: what takes about a second for six candidates"""
 ROUNDS = 4
 """Requests of a sample for every sequence that is served at once, where there is room for three samples of so many"""
@@ -39,6 +39,8 @@ class Plan:
 
     lists: tuple[Serving, ...]
     told: str
+    is_recorded: bool = False
+    """Whether they are a trace's own requests, which share prefixes"""
 
     @property
     def requests(self) -> int:
@@ -63,7 +65,7 @@ def plan_servings(
     if trace is not None:
         count = min(most, len(sample))
         told = f"the first {count:,} requests of the trace, which share prefixes as recorded"
-        return Plan((Serving(_recorded(trace, workload, count), _clients(workload)),), told)
+        return Plan((Serving(_recorded(trace, workload, count), _clients(workload)),), told, is_recorded=True)
     if len(sample) <= most:
         return Plan((Serving(_of_rows(sample, workload), _clients(workload)),), f"all {len(sample):,} requests")
     wanted = max(ROUNDS * at_once, FEWEST)
