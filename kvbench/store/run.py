@@ -213,14 +213,24 @@ class Run:
 
     def first_steps(self, columns: Sequence[str]) -> dict[str, dict[str, Any]]:
         """Case id → column → array [steps], of the first sample of the case that has any; without pandas."""
-        table = self._state.columns_of("steps", columns).combine_chunks()
-        cases, samples = (table[name].to_numpy(zero_copy_only=False) for name in ("case_id", "sample"))
-        first: dict[str, int] = {}
-        for case_id, sample in set(zip(cases.tolist(), samples.tolist(), strict=True)):
-            first[case_id] = min(sample, first.get(case_id, sample))
-        arrays = {name: table[name].to_numpy(zero_copy_only=False) for name in columns}
-        rows = {case_id: (cases == case_id) & (samples == sample) for case_id, sample in first.items()}
-        return {case_id: {name: array[mask] for name, array in arrays.items()} for case_id, mask in rows.items()}
+        import numpy as np
+
+        table = self._state.columns_of("steps", columns)
+        cases = table["case_id"].combine_chunks().dictionary_encode()
+        codes, samples = np.asarray(cases.indices), table["sample"].to_numpy()
+        if not len(cases):
+            return {}
+        first = np.full(len(cases.dictionary), np.iinfo(np.int64).max)
+        np.minimum.at(first, codes, samples)
+        rows = np.flatnonzero(samples == first[codes])
+        rows = rows[np.argsort(codes[rows], kind="stable")]
+        ends = np.searchsorted(codes[rows], np.arange(1, len(first)))
+        arrays = {name: table[name].to_numpy() for name in columns}
+        return {
+            case_id: {name: array[mine] for name, array in arrays.items()}
+            for case_id, mine in zip(cases.dictionary.to_pylist(), np.split(rows, ends), strict=True)
+            if mine.size
+        }
 
     def of_samples(self, table: str, keys: Iterable[Key], columns: Sequence[str]) -> pa.Table:
         """Columns of `requests` or `steps` for few samples, without pandas: quick in a run of many."""

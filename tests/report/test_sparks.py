@@ -164,3 +164,17 @@ def test_damaged_steps_cost_the_picture_and_not_the_table(tmp_path: Path) -> Non
     text = shown(open_run(path))
     assert "output tokens/s" in text
     assert "no picture of KV held" in text
+
+
+def test_a_run_of_kernels_has_bars_and_no_steps(tmp_path: Path) -> None:
+    facts = plan(2, 1)
+    for case in facts["cases"]:
+        case["kind"] = "kernel"
+    with RunFolder.create(tmp_path, facts) as folder:
+        for case in range(2):
+            one = sample(case, 0, kind="kernel", decode_s=0.1 + case)
+            one.requests = one.steps = None
+            folder.add(one)
+        run = open_run(folder.path)
+    assert run.first_steps(["t_s"]) == {}
+    assert "of most" in shown(run)

@@ -209,3 +209,21 @@ def test_two_hundred_cases_seal_into_few_row_groups(tmp_path: Path) -> None:
     path = run_folder(tmp_path, 200, 1, is_sealed=True)
     assert len(open_run(path).cases) == 200
     assert pq.ParquetFile(path / "steps.parquet").num_row_groups == 1
+
+
+def test_steps_of_the_first_sample_of_every_case_are_those_of_the_whole_table(tmp_path: Path) -> None:
+    """Sealed, unsealed and half of each; the first sample of a case need not be 0."""
+    with RunFolder.create(tmp_path, plan(3, 2)) as folder:
+        folder.add(sample(2, 1))
+        folder.add(sample(0, 1))
+        folder.seal()
+        folder.add(sample(0, 0))
+        folder.add(sample(1, 0))
+        run = open_run(folder.path)
+    found, steps = run.first_steps(["t_s", "step"]), run.steps
+    assert sorted(found) == [case_id(n) for n in range(3)]
+    for name, arrays in found.items():
+        mine = steps[steps["case_id"] == name]
+        mine = mine[mine["sample"] == mine["sample"].min()]
+        assert arrays["step"].tolist() == mine["step"].tolist()
+        assert arrays["t_s"].tolist() == mine["t_s"].tolist()

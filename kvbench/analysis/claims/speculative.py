@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kvbench.analysis.claims.estimates import Finding, levels, ratios
 from kvbench.analysis.claims.evidence import Evidence
-from kvbench.analysis.claims.judge import Claim, everywhere, less_than, more_than, not_tested
+from kvbench.analysis.claims.judge import Claim, everywhere, less_than, more_than, not_tested, percent
 from kvbench.analysis.claims.quantities import rejected_drafts
 from kvbench.analysis.claims.types import ClaimVerdict
 
@@ -18,7 +18,11 @@ SEVERAL = Claim(
 ROLLS_BACK = Claim(
     "Rejected drafts are rolled back", "block tables cut back:", more_than(0, "more than none"), "rollbacks"
 )
-LATENCY = Claim("Latency falls where drafts are cheap and right", "median TPOT, over plain decoding:", less_than(1))
+LATENCY = Claim(
+    "Latency falls where drafts are right, if they are cheap", "median TPOT, over plain decoding:", less_than(1)
+)
+RIGHT = 0.5
+"""Share of drafts that must be accepted for the claim to be about them."""
 
 
 def check(evidence: Evidence) -> list[ClaimVerdict]:
@@ -34,9 +38,7 @@ def check(evidence: Evidence) -> list[ClaimVerdict]:
         for kind in kinds
     ]
     found.append(everywhere(ROLLS_BACK, _rollbacks(evidence, kinds), is_modelled=modelled))
-    for kind in kinds:
-        faster = ratios(evidence, "tpot_p50_s", {"speculation": kind}, PLAIN, free=("draft_tokens",))
-        found.append(everywhere(LATENCY, faster, where=_right(evidence, kind), is_modelled=modelled))
+    found += [_latency(evidence, kind) for kind in kinds]
     return found
 
 
@@ -52,12 +54,18 @@ def _rollbacks(evidence: Evidence, kinds: list[str]) -> Finding:
     return levels(Evidence(tuple(cases), evidence.is_exact), "rollbacks", {})
 
 
-def _right(evidence: Evidence, kind: str) -> str:
-    """The kind, and what share of its drafts was right."""
-    shares = [
-        share for case in evidence.where({"speculation": kind}) for share in case.values("accepted_share").values()
-    ]
-    if not shares:
-        return kind
-    low, high = (f"{100 * share:.0f}" for share in (min(shares), max(shares)))
-    return f"{kind}, {low} % accepted" if low == high else f"{kind}, {low} to {high} % accepted"
+def _latency(evidence: Evidence, kind: str) -> ClaimVerdict:
+    """Of drafts that are mostly wrong the claim says nothing."""
+    cases = evidence.where({"speculation": kind})
+    shares = [share for case in cases for share in case.values("accepted_share").values()]
+    where = f"{kind}, {_range(shares)} accepted" if shares else kind
+    if shares and max(shares) < RIGHT:
+        text = f"{LATENCY.text} ({where})"
+        return not_tested(text, "these drafts are mostly wrong", is_modelled=evidence.is_exact)
+    faster = ratios(evidence, "tpot_p50_s", {"speculation": kind}, PLAIN, free=("draft_tokens",))
+    return everywhere(LATENCY, faster, where=where, is_modelled=evidence.is_exact)
+
+
+def _range(shares: list[float]) -> str:
+    low, high = percent(round(min(shares), 2)), percent(round(max(shares), 2))
+    return low if low == high else f"{low} to {high}"

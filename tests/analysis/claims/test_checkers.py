@@ -131,3 +131,10 @@ def test_no_checker_trips_over_the_cases_of_another_suite_or_over_odd_values(sui
             for one in checked(suite, evidence(cases, kernel, models=WINDOWS)):
                 assert one.held in WORDS
                 json.dumps([one.because, one.numbers], allow_nan=False)
+
+
+def test_drafts_that_are_wrong_say_nothing_of_the_latency_of_right_ones() -> None:
+    plain = ({"speculation": "none"}, {"tpot_p50_s": 0.01})
+    wrong = ({"speculation": "prompt-lookup"}, {"tpot_p50_s": 0.02, "accepted_share": 0.1})
+    (verdict,) = (one for one in checked("speculative", evidence([plain, wrong])) if "Latency" in one.claim)
+    assert (verdict.held, verdict.because) == ("not tested", "these drafts are mostly wrong")
