@@ -90,7 +90,7 @@ def _quality(row: Row) -> list[str]:
         return [MISSING] * 3
     found = row.quality.metrics
     kl, change, top1 = (value.value for value in (found.kl_nats, found.perplexity_change, found.top1_agreement))
-    return ["0" if kl == 0 else f"{kl:.1e}", "0" if change == 0 else f"{change:+.2%}", f"{top1:.2%}"]
+    return ["0" if kl == 0 else f"{kl:.1e}", "0" if change == 0 else f"{change:+.3%}", f"{top1:.2%}"]
 
 
 def marks(advice: Advice, at: int) -> list[str]:
