@@ -14,10 +14,10 @@ from kvbench.errors import UsageError
 from kvbench.measure.job import COUNTERS, CaseJob, Event
 from kvbench.measure.live import LiveCounters
 from kvbench.sweep.live import Facts, SweepMetrics
-from kvbench.sweep.metrics_server import MetricsServer
 
 if TYPE_CHECKING:
     from kvbench.store.run import RunFolder
+    from kvbench.sweep.metrics_server import MetricsServer
     from kvbench.sweep.plan import SweepPlan
 
 
@@ -29,7 +29,7 @@ class LiveOutput:
         self._textfile = textfile
         if textfile is not None:
             _check_writable(textfile)
-        self._server = None if address is None else MetricsServer(*address)
+        self._server = None if address is None else _opened(*address)
         self._metrics: SweepMetrics | None = None
 
     @property
@@ -83,6 +83,12 @@ class LiveOutput:
         finally:
             if self._server is not None:
                 self._server.close()
+
+
+def _opened(host: str, port: int) -> MetricsServer:
+    from kvbench.sweep.metrics_server import MetricsServer
+
+    return MetricsServer(host, port)
 
 
 def _check_writable(path: Path) -> None:

@@ -6,8 +6,10 @@ import json
 from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
+import pyarrow as pa
 import pytest
 
 from kvbench.cli.main import run as command_line
@@ -317,6 +319,35 @@ def test_what_is_not_one_sample_is_a_question_with_the_choices(
         pick(run, case, sample)
     assert error.value.hint
     assert ("preemption=recompute" in error.value.hint) == (sample is None)
+
+
+def test_a_kernel_case_and_a_run_of_nothing_else_are_refused(run: Run) -> None:
+    kernel = {"case_id": "0123", "label": "kernel batch=4", "kind": "kernel"}
+    mixed = SimpleNamespace(path=run.path, plan={"cases": [*run.plan["cases"], kernel]}, case_rows=run.case_rows)
+    with pytest.raises(UsageError, match="is a kernel case"):
+        pick(cast("Run", mixed), "batch=4", None)
+    alone = SimpleNamespace(path=run.path, plan={"cases": [kernel]}, case_rows=[])
+    with pytest.raises(UsageError, match="no engine case"):
+        pick(cast("Run", alone), None, None)
+
+
+def test_a_run_without_the_times_of_preemptions_says_so(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = run.sample_table
+
+    def older(table: str, case_id: str, sample: int) -> Any:
+        found = whole(table, case_id, sample)
+        new = ("piece_at_s", "piece_tokens", "preempted_at_s", "resumed_at_s", "swapped_at_s", "host_bytes_used")
+        for name in set(new) & set(found.column_names):
+            at = found.schema.get_field_index(name)
+            found = found.set_column(at, found.schema.field(at), pa.nulls(found.num_rows, found.schema.field(at).type))
+        return found
+
+    monkeypatch.setattr(run, "sample_table", older)
+    written = write_timeline(run, pick(run, "swap", None), tmp_path / "timeline.json")
+    assert "preempted at times that are not on record" in written.notes[0]
+    assert problems(read_trace(tmp_path / "timeline.json")["traceEvents"]) == []
 
 
 def test_a_sample_that_failed_before_its_first_step_is_no_timeline(run: Run, tmp_path: Path) -> None:
