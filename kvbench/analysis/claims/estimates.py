@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 
 from kvbench.analysis.claims.evidence import CaseEvidence, Evidence, Quantity
+from kvbench.analysis.claims.places import labels_of, lack_of, name_of, words_of
 from kvbench.analysis.gate.statistics import paired
-from kvbench.units import format_bytes
 
 CHANCE = 0.05
 """Of an interval that misses the true value."""
@@ -113,13 +113,34 @@ def differences(
     return _contrast(evidence, quantity, left, right, kind, free, estimate)
 
 
+def average_ratio(
+    evidence: Evidence, quantity: Quantity, left: Mapping[str, Any], right: Mapping[str, Any], where: str
+) -> Finding:
+    """`left` over `right` on average over all other axes (the mean of the log ratios, sample by sample), of the samples
+    that all pairs have."""
+    pairs, lack = _pairs(evidence, quantity, left, right)
+    if lack:
+        return Finding(lack=lack)
+    logs = [
+        {n: math.log(a) - math.log(b) for n, (a, b) in _both(*pair, quantity).items() if a > 0 and b > 0}
+        for pair in pairs
+    ]
+    known = [one for one in logs if one]
+    shared = sorted(set.intersection(*map(set, known))) if known else []
+    means = [sum(one[n] for one in known) / len(known) for n in shared]
+    found = _estimate(where, means, is_ratio=True, is_exact=evidence.is_exact)
+    if found is None:
+        return Finding(lack=f"no sample has {name_of(quantity)} of all pairs, other than zero")
+    return Finding((replace(found, margin=SAME) if evidence.is_exact else found,), missing=len(logs) - len(known))
+
+
 def levels(evidence: Evidence, quantity: Quantity, settings: Mapping[str, Any], *, kind: str = "engine") -> Finding:
     """The quantity itself in every case with these settings."""
     cases = evidence.where(settings, kind)
-    lack = _lack(cases, settings, quantity)
+    lack = lack_of(cases, settings, quantity)
     if lack:
         return Finding(lack=lack)
-    labels = _labels(cases)
+    labels = labels_of(cases)
     found = [
         _estimate(label, list(case.values(quantity).values()), is_ratio=False, is_exact=evidence.is_exact)
         for case, label in zip(cases, labels, strict=True)
@@ -150,23 +171,36 @@ def _contrast(
     free: Sequence[str],
     estimate: Callable[[str, Sequence[tuple[float, float]]], Estimate | None],
 ) -> Finding:
-    sides = evidence.where(left, kind), evidence.where(right, kind)
-    for cases, settings in zip(sides, (left, right), strict=True):
-        lack = _lack(cases, settings, quantity)
-        if lack:
-            return Finding(lack=lack)
-    ignored = {*left, *right, *free}
-    pairs = [(a, b) for a, b in product(*sides) if a is not b and _rest(a, ignored) == _rest(b, ignored)]
-    if not pairs:
-        return Finding(lack=f"no two cases differ in {_words(left)} and {_words(right)} alone")
-    labels = _labels([a for a, _ in pairs])
-    found = [estimate(label, _both(*pair, quantity)) for label, pair in zip(labels, pairs, strict=True)]
+    pairs, lack = _pairs(evidence, quantity, left, right, kind, free)
+    if lack:
+        return Finding(lack=lack)
+    labels = labels_of([a for a, _ in pairs])
+    found = [estimate(label, list(_both(*pair, quantity).values())) for label, pair in zip(labels, pairs, strict=True)]
     known = tuple(one for one in found if one is not None)
     return (
         Finding(known, missing=len(found) - len(known))
         if known
-        else Finding(lack=f"no sample has {_name(quantity)} of both, other than zero")
+        else Finding(lack=f"no sample has {name_of(quantity)} of both, other than zero")
     )
+
+
+def _pairs(
+    evidence: Evidence,
+    quantity: Quantity,
+    left: Mapping[str, Any],
+    right: Mapping[str, Any],
+    kind: str = "engine",
+    free: Sequence[str] = (),
+) -> tuple[list[tuple[CaseEvidence, CaseEvidence]], str]:
+    """The pairs of cases that are equal in all other axes but the `free` ones, or why there are none."""
+    sides = evidence.where(left, kind), evidence.where(right, kind)
+    for cases, settings in zip(sides, (left, right), strict=True):
+        lack = lack_of(cases, settings, quantity)
+        if lack:
+            return [], lack
+    ignored = {*left, *right, *free}
+    pairs = [(a, b) for a, b in product(*sides) if a is not b and _rest(a, ignored) == _rest(b, ignored)]
+    return pairs, "" if pairs else f"no two cases differ in {words_of(left)} and {words_of(right)} alone"
 
 
 def _estimate(where: str, values: Sequence[float], *, is_ratio: bool, is_exact: bool) -> Estimate | None:
@@ -178,53 +212,11 @@ def _estimate(where: str, values: Sequence[float], *, is_ratio: bool, is_exact: 
     return Estimate(where, float(test.theta), float(test.se), float(test.df), len(values), is_ratio, is_exact)
 
 
-def _both(left: CaseEvidence, right: CaseEvidence, quantity: Quantity) -> list[tuple[float, float]]:
+def _both(left: CaseEvidence, right: CaseEvidence, quantity: Quantity) -> dict[int, tuple[float, float]]:
+    """Sample → the values of both, where both have one."""
     first, second = left.values(quantity), right.values(quantity)
-    return [(first[number], second[number]) for number in first if number in second]
+    return {number: (first[number], second[number]) for number in first if number in second}
 
 
 def _rest(case: CaseEvidence, ignored: set[str]) -> dict[str, Any]:
     return {name: value for name, value in case.axes.items() if name not in ignored}
-
-
-def _labels(cases: Sequence[CaseEvidence]) -> list[str]:
-    """Each by the fewest axes that tell it from the others."""
-    names = list(dict.fromkeys(name for case in cases for name in case.axes))
-
-    def distinct(chosen: Sequence[str]) -> int:
-        return len({tuple(str(case.axes.get(name)) for name in chosen) for case in cases})
-
-    telling: list[str] = []
-    for name in sorted(names, key=lambda name: -distinct([name])):
-        if distinct([*telling, name]) > distinct(telling):
-            telling.append(name)
-    return [", ".join(_axis(name, case.axes.get(name)) for name in names if name in telling) for case in cases]
-
-
-def _axis(name: str, value: Any) -> str:
-    is_size = name.endswith("memory") and isinstance(value, int)
-    return f"{name}={format_bytes(value) if is_size else value}"
-
-
-def _lack(cases: Sequence[CaseEvidence], settings: Mapping[str, Any], quantity: Quantity) -> str:
-    if not cases:
-        return f"the run has no case with {_words(settings)}"
-    if all(status == "skipped" for case in cases for status in case.statuses) and any(c.statuses for c in cases):
-        return f"cases with {_words(settings)} cannot run here and were skipped"
-    if not any(case.rows for case in cases):
-        return f"no sample with {_words(settings)} ended ok"
-    if not any(case.values(quantity) for case in cases):
-        return f"no sample with {_words(settings)} has {_name(quantity)}"
-    return ""
-
-
-def _words(settings: Mapping[str, Any]) -> str:
-    return " ".join(f"{name}={_any_of(value)}" for name, value in settings.items()) or "these settings"
-
-
-def _any_of(value: Any) -> str:
-    return " or ".join(map(str, value)) if isinstance(value, tuple) else str(value)
-
-
-def _name(quantity: Quantity) -> str:
-    return quantity if isinstance(quantity, str) else quantity.__name__.strip("_").replace("_", " ")

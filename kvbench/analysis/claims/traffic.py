@@ -1,11 +1,10 @@
-"""`traffic`: does a setting matter on this traffic? For every axis, between some two of its values."""
+"""`traffic`: does a setting matter on this traffic? For every axis, between its first value and the others."""
 
 from __future__ import annotations
 
-from itertools import combinations
 from typing import Any
 
-from kvbench.analysis.claims.estimates import merged, ratios
+from kvbench.analysis.claims.estimates import average_ratio, merged
 from kvbench.analysis.claims.evidence import Evidence
 from kvbench.analysis.claims.judge import Claim, differs, not_tested
 from kvbench.analysis.claims.preemption import DIFFERENT
@@ -24,10 +23,11 @@ def check(evidence: Evidence) -> list[ClaimVerdict]:
 
 
 def _verdict(evidence: Evidence, axis: str, values: list[Any], metric: str) -> ClaimVerdict:
-    claim = Claim(TEXT.format(axis=axis, words=METRICS[metric]), f"{metric} over {axis}={values[0]}:", DIFFERENT)
-    pairs = [(a, b) for a, b in combinations(values, 2) if a == values[0]]
-    finding = merged(*(ratios(evidence, metric, {axis: b}, {axis: a}) for a, b in pairs))
-    return differs(claim, finding, is_modelled=evidence.is_exact)
+    """Every value over the first one, on average over the other axes."""
+    first, words = values[0], METRICS[metric]
+    claim = Claim(TEXT.format(axis=axis, words=words), f"{metric}, average ratio to {axis}={first}:", DIFFERENT)
+    found = [average_ratio(evidence, metric, {axis: one}, {axis: first}, f"{axis}={one}") for one in values[1:]]
+    return differs(claim, merged(*found), is_modelled=evidence.is_exact)
 
 
 def _values(evidence: Evidence, axis: str) -> list[Any]:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from kvbench.analysis.claims.best import best_among
-from kvbench.analysis.claims.estimates import Estimate, Finding, differences, levels, ratios
+from kvbench.analysis.claims.estimates import Estimate, Finding, average_ratio, differences, levels, ratios
 from kvbench.analysis.claims.evidence import Evidence
 from kvbench.analysis.claims.judge import Band, Claim, about, between, differs, everywhere, less_than, more_than
 from tests.analysis.claims.runs import around, evidence
@@ -168,3 +168,14 @@ def test_a_number_beside_a_range_says_on_which_side(values: tuple[float, ...], w
     found = Finding(tuple(Estimate("", math.log(value), 0.01, 4.0, 5, is_ratio=True) for value in values))
     verdict = everywhere(Claim("two to four", "a over b", between(2, 4)), found)
     assert (verdict.held, words in verdict.because) == ("not held", True)
+
+
+def test_an_average_over_the_other_axes_is_that_of_the_log_ratios_sample_by_sample() -> None:
+    rng = np.random.default_rng(3)
+    values = {(size, dtype): rng.uniform(1, 2, 4).tolist() for size in (4, 16) for dtype in "xyz"}
+    cases = [({"block_size": size, "kv_dtype": dtype}, {"wall_s": v}) for (size, dtype), v in values.items()]
+    (found,) = average_ratio(evidence(cases, samples=4), "wall_s", A, B, "4").estimates
+    logs = np.array([np.log(values[4, dtype]) - np.log(values[16, dtype]) for dtype in "xyz"]).mean(axis=0)
+    low, high = stats.ttest_1samp(logs, 0.0).confidence_interval(0.95)
+    assert found.value == pytest.approx(math.exp(logs.mean()))
+    assert found.interval() == pytest.approx((math.exp(low), math.exp(high)))
