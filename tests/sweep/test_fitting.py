@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,9 +24,11 @@ from kvbench.costmodel.sources import cost_for
 from kvbench.errors import CannotRunError, DataError, UsageError
 from kvbench.geometry.presets import preset
 from kvbench.store.run import Run
+from kvbench.sweep import fitting
 from kvbench.sweep.fitting import check, fit_and_check, stored_cases
 from kvbench.sweep.predict import METRICS, predict
 from tests.costmodel.fitted_samples import fitted_file
+from tests.store.test_torch_free import BLOCK
 from tests.sweep.synthetic_run import HELD_OUT, SUITE, planted_run
 
 SMALL = SUITE.replace("[4, 16, 64]", "[4]").replace('["continuous", "chunked"]', '["chunked"]')
@@ -268,3 +272,27 @@ def test_what_cannot_be_fitted_or_checked_is_refused_in_words(
         assert fit_command(*arguments, "--out", out) == code, arguments
         assert says in capsys.readouterr().err, arguments
     assert not out.exists()
+
+
+def test_a_case_that_cannot_be_served_is_fitted_and_named(exact: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    serve_for_real = fitting.predict
+    broken = stored_cases(exact)[3]
+
+    def refuses_one(jobs: Any, *rest: Any, **more: Any) -> Any:
+        if jobs[0].case_id == broken.job.case_id:
+            raise CannotRunError("it cannot be served here")
+        return serve_for_real(jobs, *rest, **more)
+
+    monkeypatch.setattr(fitting, "predict", refuses_one)
+    file, found = fit_and_check([exact], "exact")
+    assert broken.job.case_id not in {case.case_id for case in file.left_out}
+    assert file.cases_left_out == 11
+    assert f"not predicted from the others: {broken.label}: it cannot be served here" in found.notes
+    assert found.file == file
+
+
+def test_the_fit_needs_no_torch(exact: Run, tmp_path: Path) -> None:
+    work = "from kvbench.cli.main import run\nassert run(['fit', *sys.argv[1:]]) == 0"
+    command = [sys.executable, "-c", f"{BLOCK}{work}", str(exact.path), "--out", str(tmp_path / "fit.json")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
