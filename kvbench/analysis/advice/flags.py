@@ -43,7 +43,7 @@ class Answer:
 
 @dataclass(slots=True)
 class Emitted:
-    """What to type. `command` is one shell command, `config` the text of the file that it names, if any.
+    """What to type. `command` is one line for a shell, `config` the text of the YAML file that it names, if any.
 
     `warnings` say what the server would object to or read otherwise; `unknown` which settings have no flag that is
     known. `facts` are (setting, what is printed for it, documents)."""
@@ -194,9 +194,8 @@ class _Translation:
         if self.config:
             self.found.config, self.found.config_file = _yaml_text(self.config), self.to.config_file
             self.words = [self.to.config_flag or "", self.to.config_file or "", *self.words]
-        options = [" ".join(map(shlex.quote, words)) for words in _by_flag(self.words)]
         first = self.to.command.replace("MODEL", model if model == "MODEL" else shlex.quote(model))
-        self.found.command = " \\\n  ".join([first, *options])
+        self.found.command = " ".join([first, *map(shlex.quote, self.words)])
 
 
 _NAMES = {
@@ -214,25 +213,14 @@ _NAMES = {
 }
 
 
-def _by_flag(words: list[str]) -> list[list[str]]:
-    """Each flag with the value behind it; `-1` is a value."""
-    found: list[list[str]] = []
-    for word in words:
-        if word.startswith("--") or not found:
-            found.append([word])
-        else:
-            found[-1].append(word)
-    return found
-
-
 def _yaml(value: Value) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _yaml_text(config: dict[str, Value]) -> str:
-    """Keys `group.name` as YAML mappings."""
+    """Keys `group.name` as YAML, one group a line."""
     groups: dict[str, list[str]] = {}
     for key, value in config.items():
         group, _, name = key.partition(".")
-        groups.setdefault(group, []).append(f"  {name}: {_yaml(value)}")
-    return "".join(f"{group}:\n" + "\n".join(lines) + "\n" for group, lines in groups.items())
+        groups.setdefault(group, []).append(f"{name}: {_yaml(value)}")
+    return "\n".join(f"{group}: {{{', '.join(pairs)}}}" for group, pairs in groups.items())

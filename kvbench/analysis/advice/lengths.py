@@ -104,7 +104,7 @@ class LengthSample:
             raise UsageError(
                 f"{self.label}: all {len(self):,} requests are longer than {max_context:,} tokens "
                 f"(the shortest has {int(self.totals.min()):,})",
-                hint="name a model with a longer context, or raise --max-context if it is served beyond its config",
+                hint="name a model with a longer context, or check that lengths are tokens and not characters",
             )
         kept = self.totals <= max_context
         total = round(self.requests_total * (1 - over.share))
