@@ -3,18 +3,32 @@
 from __future__ import annotations
 
 import importlib
+import json
 import sys
 from pathlib import Path
 from types import ModuleType
 
 import numpy as np
 import pytest
+from scipy import stats
 
 from kvbench.spec.cases import expand
 from kvbench.spec.load import load_suite
 from kvbench.workload.importers.read import read_trace
 from tests.shared_data import shared_data
+from tests.sweep.synthetic_run import SUITE, planted_run
 
+PLANTED = (
+    SUITE.replace('"engine.batch_policy" = ["continuous", "chunked"]\n', "")
+    .replace('"workload.arrival.kind" = ["all-at-once", "poisson"]\n', "")
+    .replace("arrival = { rate = 60 }\n", "")
+    .replace("{ kind", "{{ kind")
+    .replace(" }\n", " }}\n")
+    .replace('"planted"', '"regret-{name}"')
+    .replace("median = 40", "median = {median}")
+    .replace("[4, 16, 64]", "[8, 32, 256]")
+    .replace("requests = 24", "requests = 14")
+)
 BENCHMARKS = Path(__file__).resolve().parent.parent / "benchmarks"
 
 
@@ -84,3 +98,38 @@ def test_lengths_that_are_there_stay(workloads, monkeypatch, tmp_path):
     trace.write_text("num_prefill_tokens,num_decode_tokens\n5,7\n")
     regret._prepare(tmp_path, workloads.DISTRIBUTIONS[0], tmp_path, 1.0)
     assert lengths_of(trace).tolist() == [[5, 7]]
+
+
+def test_judging_compares_each_pick_with_the_best_by_the_runs_of_the_others(workloads, monkeypatch, tmp_path, capsys):
+    """On runs without noise the pick is as good as the best."""
+    regret = benchmark("regret", monkeypatch)
+    (tmp_path / "traces").mkdir()
+    monkeypatch.setattr(regret, "BLOCK_SIZES", (8, 32, 256))
+    monkeypatch.setattr(regret, "DEFAULT", 32)
+    for name, median in (("chat", 30), ("constant", 60)):
+        planted = PLANTED.format(name=name, median=median)
+        (tmp_path / "runs" / name).mkdir(parents=True)
+        run = planted_run(tmp_path / "runs" / name, planted, repetitions=2)
+        rows = zip(run.workload["input_tokens"], run.workload["output_tokens"], strict=True)
+        lines = "".join(f"{a},{b}\n" for a, b in rows)
+        (tmp_path / "traces" / f"{name}.csv").write_text("num_prefill_tokens,num_decode_tokens\n" + lines)
+    found = regret.judge(tmp_path, ["chat", "constant", "uniform"])
+    assert [one.name for one in found] == ["chat", "constant"]
+    for one in found:
+        rates = {size: values[0] for size, values in regret.rounds_of(tmp_path, one.name).items()}
+        assert one.best == max(rates, key=rates.__getitem__)
+        assert one.loses == pytest.approx(1 - rates[one.pick] / rates[one.best])
+        assert one.loses <= 0.01
+        assert one.default_loses == pytest.approx(1 - rates[32] / rates[one.best])
+    assert regret.show(found, True) == 0
+    assert json.loads(capsys.readouterr().out)["summary"]["within_2_percent"] == 2
+
+
+def test_a_tie_counts_as_best_only_where_an_interval_is_known(workloads, monkeypatch):
+    regret = benchmark("regret", monkeypatch)
+    loses, half = regret._lost([100.0, 102.0, 98.0], [103.0, 103.0, 103.0])
+    gaps = np.log([103 / 100, 103 / 102, 103 / 98])
+    low, high = stats.t.interval(0.95, 2, gaps.mean(), stats.sem(gaps))
+    assert loses == pytest.approx(1 - np.exp(-gaps.mean()))
+    assert half == pytest.approx((high - low) / 2)
+    assert regret._lost([100.0], [110.0]) == (pytest.approx(1 / 11), None)

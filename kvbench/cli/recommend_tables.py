@@ -47,7 +47,11 @@ def served(advice: Advice) -> str:
     assert arrival is not None
     kind = arrival.arrival.kind
     how = f"closed loop of {arrival.arrival.clients} clients" if kind == "closed-loop" else kind.replace("-", " ")
-    return f"every candidate served {advice.plan.told} on the virtual clock, {how}"
+    rounds = [len(row.measured) for row in advice.rows if row.is_measured]
+    if len(rounds) == len(advice.rows):
+        return f"every candidate was measured on these very requests, {min(rounds)} rounds, {how}"
+    told = f"every candidate served {advice.plan.told} on the virtual clock, {how}"
+    return f"{told}; {len(rounds)} of {len(advice.rows)} were measured on them as well" if rounds else told
 
 
 def _candidates(advice: Advice) -> Table:

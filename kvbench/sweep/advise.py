@@ -45,13 +45,17 @@ class Row:
     settings: EngineSettings
     exact: BlockRow
     prediction: Prediction
-    is_measured: bool
-    """Whether its numbers were measured on these very requests"""
+    measured: tuple[float, ...]
+    """Its throughput in each round of a run of these very requests, if there is one"""
     kv_error: float | None
     """`kv_error_rel_rms` of its KV dtype in the runs"""
     is_lossy: bool
     quality: QualityRow | None = None
     """What its KV dtype and scales do to the text of `--quality`"""
+
+    @property
+    def is_measured(self) -> bool:
+        return bool(self.measured)
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +171,9 @@ def _row(
     corrections: Any,
 ) -> Row:
     settings, block = exact
-    is_measured = measured.cases[at] is not None
+    stored = measured.cases[at]
+    is_measured = stored is not None
+    rounds = tuple(stored.values(THROUGHPUT).values()) if stored is not None else ()
     is_lossy = _is_lossy(settings)
     error = _kv_error(evidence, settings)
     refusal = quality.refusal(settings) or (None if is_measured else prediction.refusal)
@@ -187,7 +193,7 @@ def _row(
             *quality.notes(settings),
         ),
     )
-    return Row(candidate, case, settings, block, prediction, is_measured, error, is_lossy, quality.of(settings))
+    return Row(candidate, case, settings, block, prediction, rounds, error, is_lossy, quality.of(settings))
 
 
 def _predicted(prediction: Prediction, evidence: Evidence, corrections: Any) -> Mapping[str, Any]:

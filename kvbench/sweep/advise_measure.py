@@ -155,4 +155,5 @@ def _refuse_other_device(advice: Advice) -> None:
 def _left_out(advice: Advice, places: list[int]) -> str:
     """What is said of the candidates that were not measured."""
     rest = [row.candidate.label for at, row in enumerate(advice.rows) if at not in places]
-    return f"measured: {len(places)} candidates; not measured, for they were out before: {', '.join(rest) or 'none'}"
+    behind = f"; left out, for the prediction has them behind: {', '.join(rest)}" if rest else ""
+    return f"{len(places)} candidates were measured{behind}"

@@ -21,14 +21,14 @@ PLAIN = (
     SUITE.replace('"engine.batch_policy" = ["continuous", "chunked"]\n', "")
     .replace('"workload.arrival.kind" = ["all-at-once", "poisson"]\n', "")
     .replace("arrival = { rate = 60 }\n", "")
-    .replace("[4, 16, 64]", "[4, 8, 16, 32, 64]")
+    .replace("[4, 16, 64]", "[8, 16, 32]")
 )
 
 
 @pytest.fixture(scope="module")
 def advice(tmp_path_factory: pytest.TempPathFactory) -> Advice:
     """One noisy run: its candidates are tied."""
-    run = planted_run(tmp_path_factory.mktemp("noisy"), PLAIN, repetitions=2, noise=0.1)
+    run = planted_run(tmp_path_factory.mktemp("noisy"), PLAIN, noise=0.4)
     rng = np.random.default_rng(2)
     sample = LengthSample(rng.integers(20, 150, 40), rng.integers(4, 40, 40), "mine", "trace", 40)
     return advise(Question(sample=sample, results=(run.path,)))
@@ -52,16 +52,16 @@ def test_the_decision_is_made_on_what_was_measured(
     advice: Advice, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def run_suite(suite: LoadedSuite, *, out: Path, repetitions: int) -> Run:
-        return planted_run(out, suite.text, repetitions=repetitions, noise=0.05)
+        return planted_run(out, suite.text, repetitions=repetitions, noise=0.02)
 
     monkeypatch.setattr(measuring, "run_suite", run_suite)
-    found = measuring.measure_and_decide(advice, tmp_path, 4)
+    found = measuring.measure_and_decide(advice, tmp_path, 2)
     assert all(row.is_measured for row in found.rows)
     assert found.decision.chosen is not None
     rates = [row.candidate.tokens_per_s.value for row in found.rows if row.candidate.tokens_per_s]
     best = max(rates)
     assert rates[found.decision.chosen] >= 0.99 * best
-    assert any(note.startswith("measured: ") for note in found.notes)
+    assert any("candidates were measured" in note for note in found.notes)
 
 
 def test_another_device_is_not_measured_here() -> None:

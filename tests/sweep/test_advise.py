@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -265,3 +267,14 @@ def test_flags_of_a_server_stand_beside_the_answer(capsys: pytest.CaptureFixture
 def test_a_pool_that_holds_no_request_is_refused_with_the_arithmetic() -> None:
     with pytest.raises(KvbenchError):
         advise(Question(sample=lengths(), model="llama-3.1-8b", gpu="l4", memory_bytes=1 << 30))
+
+
+def test_it_needs_no_torch() -> None:
+    code = (
+        "import sys; sys.modules['torch'] = sys.modules['triton'] = sys.modules['numba'] = None;"
+        "from kvbench.cli.main import run;"
+        "words = 'recommend --lengths 90 --outputs 9 --model tiny-llama --gpu l4 --requests 9 -a block_size=16,64';"
+        "sys.exit(run(words.split()))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")

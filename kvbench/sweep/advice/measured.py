@@ -94,10 +94,12 @@ def _plain(arrival: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _mean(values: Sequence[float]) -> Range | None:
+    """The mean, with the 95 % interval of the mean logarithm around it."""
     if not values:
         return None
     mean = float(np.mean(values))
-    if len(values) < 2:
+    if len(values) < 2 or min(values) <= 0:
         return Range(mean, mean, mean)
-    half = float(t_quantile(0.975, len(values) - 1) * np.std(values, ddof=1) / math.sqrt(len(values)))
-    return Range(mean, mean - half, mean + half)
+    spread = float(np.std(np.log(values), ddof=1))
+    half = float(t_quantile(0.975, len(values) - 1)) * spread / math.sqrt(len(values))
+    return Range(mean, mean * math.exp(-half), mean * math.exp(half))
