@@ -37,7 +37,8 @@ def list_runs(folder: Path, form: str, sort: str) -> None:
 
     runs = listed(folder, sort)
     if not runs and form == "table":
-        say(f"no runs in {folder}")
+        is_run = (folder / "plan.json").exists()
+        say(f"{folder} is a run itself: kvbench show {folder}" if is_run else f"no runs in {folder}")
         return
     rows = [_row(run) for run in runs]
     table = Table("", _HEADS, rows, frozenset({4, 5, 6, 7, 8, 9}))

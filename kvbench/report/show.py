@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from kvbench.analysis.summary import CaseSummary, stored_warnings, summarise
-from kvbench.errors import UsageError
+from kvbench.errors import DataError, UsageError
 from kvbench.measure.warnings import text as warning_text
 from kvbench.report.cells import metric_cell, setting_cell
 from kvbench.store.case_columns import METRICS
@@ -23,6 +23,7 @@ _SECTIONS = ("model", "engine", "workload", "kernel", "measure", "slo")
 
 def run_document(run: Run) -> dict[str, Any]:
     """The run as one object: what was asked, what was varied, how it ended, its files, and commands to go on with."""
+    _check(run)
     entry, plan = entry_of(run.path), run.plan
     suite = plan["suite"]
     return {
@@ -72,6 +73,7 @@ def run_facts(document: Mapping[str, Any]) -> Facts:
 
 def case_document(run: Run, wanted: str) -> dict[str, Any]:
     """One case in full. `wanted` is its id, or enough of it from the start; `UsageError` for none and for several."""
+    _check(run)
     case = _case(run, wanted)
     rows = [row for row in run.case_rows if row["case_id"] == case["case_id"]]
     summary = next(iter(summarise(rows, list(METRICS))), None)
@@ -117,6 +119,16 @@ def fixed_settings(plan: Mapping[str, Any]) -> dict[str, Any]:
         for name, value in _leaves(effective.get(section)):
             found[f"{section}.{name}"] = value
     return found
+
+
+def _check(run: Run) -> None:
+    """`DataError` where the plan is not what a sweep writes."""
+    plan = run.plan
+    mappings = [plan.get("models", {}), plan.get("device") or {}]
+    for case in plan["cases"]:
+        mappings += [case.get(name) or {} for name in ("model", "engine", "workload", "kernel")]
+    if not isinstance(plan.get("repetitions"), int) or not all(isinstance(one, Mapping) for one in mappings):
+        raise DataError(f"{run.path / 'plan.json'} is not what kvbench writes", hint="the file is damaged")
 
 
 def _leaves(value: Any) -> Iterator[tuple[str, Any]]:

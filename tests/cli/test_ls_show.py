@@ -39,6 +39,9 @@ def test_ls_of_nothing_says_so_and_of_no_folder_is_refused(tmp_path: Path, capsy
     assert (out, "no runs" in err) == ("", True)
     assert run(["ls", str(tmp_path), "--format", "json"]) == 0
     assert json.loads(capsys.readouterr().out) == []
+    one = run_folder(tmp_path)
+    assert run(["ls", str(one)]) == 0
+    assert f"kvbench show {one}" in capsys.readouterr().err.replace("\n", "")
     assert run(["ls", str(tmp_path / "gone")]) == 2
     assert "hint:" in capsys.readouterr().err
 
@@ -104,3 +107,23 @@ def test_m68_text_from_outside_is_shown_as_text(tmp_path: Path, capsys: pytest.C
 def test_show_of_what_is_no_run_is_one_error_with_a_hint(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["show", str(tmp_path)]) == 2
     assert "hint:" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"repetitions": "three"},
+        {"repetitions": None},
+        {"models": []},
+        {"device": "cpu"},
+        {"suite": {"name": 3, "effective": []}},
+    ],
+)
+def test_a_plan_that_was_changed_by_hand_never_ends_in_a_traceback(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], change: dict[str, object]
+) -> None:
+    path = run_folder(tmp_path)
+    (path / "plan.json").write_text(json.dumps({**json.loads((path / "plan.json").read_text()), **change}))
+    for arguments in (["show", str(path)], ["show", str(path), "--case", case_id(0)], ["ls", str(tmp_path)]):
+        assert run(arguments) in (0, 5)
+        assert "Traceback" not in capsys.readouterr().err

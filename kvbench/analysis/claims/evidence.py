@@ -76,7 +76,7 @@ def collect(plan: Mapping[str, Any], rows: Iterable[Row]) -> Evidence:
     by_case: dict[str, list[Row]] = {}
     for row in rows:
         by_case.setdefault(row["case_id"], []).append(row)
-    models = plan.get("models") or {}
+    models = found if isinstance(found := plan.get("models"), Mapping) else {}
     cases = tuple(_case(case, by_case.get(case["case_id"], []), models) for case in plan["cases"])
     return Evidence(cases, plan.get("clock") == "virtual")
 
