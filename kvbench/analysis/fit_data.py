@@ -27,6 +27,7 @@ _BYTES = {
     "disk_bytes": ("disk_promotions",),
 }
 """Term → columns that count blocks"""
+LONGEST_STEP_S = 1e6
 _MORE_BYTES = {
     "host_bytes": ("host_offload_bytes", "swap_out_bytes", "swap_in_bytes"),
     "disk_bytes": ("disk_offload_bytes",),
@@ -123,11 +124,10 @@ def _of_run(run: Run, notes: list[str]) -> Iterator[tuple[Subject, SampleSteps]]
         elif key in steps:
             counts, seconds = _columns(steps[key], requests.get(key), f"{run.run_id}, case {key[0]}, sample {key[1]}")
             form = (engine["kv_dtype"], engine["kv_scales"], engine["kv_layout"])
-            settings = {**engine, "temperature": row.get("temperature"), "cache_state": row.get("cache_state")}
-            yield (
-                _subject(run, cases[row["case_id"]], row),
-                SampleSteps(run.run_id, *key, form, settings, counts, seconds),
-            )
+            settings = {**engine, "cache_state": row.get("cache_state")}
+            if len(seconds):
+                subject = _subject(run, cases[row["case_id"]], row)
+                yield subject, SampleSteps(run.run_id, *key, form, settings, counts, seconds)
 
 
 def _unusual(engine: Mapping[str, Any], row: Mapping[str, Any]) -> str | None:
@@ -176,6 +176,8 @@ def _columns(steps: DataFrame, requests: DataFrame | None, where: str) -> tuple[
     kept = counts["sequences"] > 0
     if not np.all(seconds[kept] > 0):
         raise DataError(f"{where}: a step took no time", hint="the run is damaged, or its clock stood still")
+    if np.any(seconds > LONGEST_STEP_S):
+        raise DataError(f"{where}: a step took {seconds.max():.3g} s", hint="the run is damaged")
     return {name: values[kept] for name, values in counts.items()}, seconds[kept]
 
 

@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from kvbench.errors import DataError
+
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
@@ -98,7 +100,12 @@ def _solve(factors: Sequence[Floats], times: Floats) -> Floats:
 
     stacked = np.concatenate([f * np.sqrt(t) for f, t in zip(factors, times, strict=True) if t > 0])
     table = _triangle(stacked)
-    solution: Floats = nnls(table[:, :-1], table[:, -1], maxiter=50 * table.shape[1])[0]
+    try:
+        solution: Floats = nnls(table[:, :-1], table[:, -1], maxiter=100 * table.shape[1])[0]
+    except (RuntimeError, ValueError) as error:
+        raise DataError(
+            f"no fit was found: {error}", hint="steps that contradict each other, or damaged runs"
+        ) from None
     return solution
 
 

@@ -145,6 +145,12 @@ def test_steps_that_took_no_time_are_refused(exact: Run) -> None:
     still.__dict__["steps"] = exact.steps.assign(duration_s=0.0, t_s=1.0)
     with pytest.raises(DataError, match="no time"):
         fit_runs([still], name="still")
+    still.__dict__["steps"] = exact.steps.assign(duration_s=1e300)
+    with pytest.raises(DataError, match="a step took 1e\\+300 s"):
+        fit_runs([still], name="endless")
+    still.__dict__["steps"] = exact.steps.assign(batch_size=0)
+    with pytest.raises(UsageError, match="no step to fit"):
+        fit_runs([still], name="empty")
 
 
 def jobs(run: Run) -> list[Any]:
