@@ -22,9 +22,11 @@ import math
 import statistics
 import sys
 import time
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
@@ -32,6 +34,10 @@ from regret_workloads import DISTRIBUTIONS, Distribution, write_lengths
 
 BLOCK_SIZES = (4, 8, 16, 32, 64, 128, 256)
 DEFAULT = 16
+QUIET = 0.1
+"""Share of a sample's time with another tenant on the core, above which it is not used; every such one was taken
+twice"""
+Rounds = dict[int, dict[int, float]]
 SUITE = """
 name = "regret-{name}"
 title = "{about}"
@@ -51,6 +57,7 @@ arrival = {{ kind = "all-at-once" }}
 threads = 1
 tuned = false
 warmup_requests = 2
+redo_share = 1.0
 [axes]
 "engine.block_size" = [4, 8, 16, 32, 64, 128, 256]
 """
@@ -119,27 +126,30 @@ def run_of(folder: Path, name: str) -> Path | None:
 
 def _samples(folder: Path, name: str) -> int:
     """Complete rounds of a distribution."""
-    found = rounds_of(folder, name)
-    return min(len(found.get(size, ())) for size in BLOCK_SIZES)
+    counts = Counter(row["block_size"] for row in _rows(folder, name))
+    return min(counts[size] for size in BLOCK_SIZES)
 
 
 def throughputs(folder: Path, name: str) -> dict[int, float]:
-    """Block size → mean output tokens per second over the rounds."""
-    found = rounds_of(folder, name)
-    return {size: statistics.fmean(found[size]) for size in BLOCK_SIZES if found.get(size)}
+    """Block size → mean output tokens per second over the quiet rounds."""
+    return {size: statistics.fmean(found.values()) for size, found in rounds_of(folder, name).items() if found}
 
 
-def rounds_of(folder: Path, name: str) -> dict[int, list[float]]:
-    """Block size → output tokens per second of each round."""
+def rounds_of(folder: Path, name: str) -> dict[int, dict[int, float]]:
+    """Block size → round → output tokens per second, of the samples that had their core for themselves."""
+    found: dict[int, dict[int, float]] = {size: {} for size in BLOCK_SIZES}
+    for row in _rows(folder, name):
+        if (row["core_shared_share"] or 0.0) <= QUIET:
+            found[row["block_size"]][row["sample"]] = row["output_tokens_per_s"]
+    return found
+
+
+def _rows(folder: Path, name: str) -> list[dict[str, Any]]:
     from kvbench.store.run import open_run
 
     run = run_of(folder, name)
-    rows = open_run(run).case_values(("block_size", "output_tokens_per_s")) if run else []
-    found: dict[int, list[float]] = {}
-    for row in sorted(rows, key=lambda row: row["sample"]):
-        if row["status"] == "ok":
-            found.setdefault(row["block_size"], []).append(row["output_tokens_per_s"])
-    return found
+    columns = ("block_size", "output_tokens_per_s", "core_shared_share")
+    return [row for row in (open_run(run).case_values(columns) if run else []) if row["status"] == "ok"]
 
 
 @dataclass(frozen=True)
@@ -188,12 +198,12 @@ def _judged(folder: Path, name: str, others: Sequence[Path]) -> Judged:
     seconds = time.perf_counter() - started
     assert advice.chosen is not None
     found = rounds_of(folder, name)
-    first = max(1, len(found[BLOCK_SIZES[0]]) // 3)
-    best = max(BLOCK_SIZES, key=lambda size: statistics.fmean(found[size][:first]))
+    early, late = _parted(found)
+    best = max((size for size in BLOCK_SIZES if early[size]), key=lambda size: statistics.fmean(early[size].values()))
     pick, thumb = advice.chosen.settings.block_size, min(advice.thumb, BLOCK_SIZES[-1])
 
     def lost(size: int) -> tuple[float, float | None]:
-        return _lost(found[size][first:], found[best][first:])
+        return _lost(late[size], late[best])
 
     at = {row.settings.block_size: place for place, row in enumerate(advice.rows)}
     loss = advice.decision.losses[at[best]]
@@ -203,7 +213,7 @@ def _judged(folder: Path, name: str, others: Sequence[Path]) -> Judged:
         verdict=advice.decision.verdict,
         tied=tuple(advice.rows[place].settings.block_size for place in advice.decision.tied),
         best=best,
-        best_tokens_per_s=statistics.fmean(found[best][first:] or found[best]),
+        best_tokens_per_s=statistics.fmean((late[best] or found[best]).values()),
         loses=lost(pick)[0],
         half=lost(pick)[1],
         thumb=thumb,
@@ -214,11 +224,19 @@ def _judged(folder: Path, name: str, others: Sequence[Path]) -> Judged:
     )
 
 
-def _lost(picked: Sequence[float], best: Sequence[float]) -> tuple[float, float | None]:
-    """Share of throughput that is lost, with the half-width of its paired interval, which takes two rounds."""
+def _parted(found: Rounds) -> tuple[Rounds, Rounds]:
+    """The first third of the rounds, which chooses the best, and the rest, which confirms."""
+    first = max(1, len({number for values in found.values() for number in values}) // 3)
+    early = {size: {n: v for n, v in values.items() if n < first} for size, values in found.items()}
+    late = {size: {n: v for n, v in values.items() if n >= first} for size, values in found.items()}
+    return early, late
+
+
+def _lost(picked: dict[int, float], best: dict[int, float]) -> tuple[float, float | None]:
+    """Share of throughput that is lost, with the half-width of its interval: paired over the rounds that both have."""
     from scipy.stats import t
 
-    gaps = [math.log(b / p) for p, b in zip(picked, best, strict=True)]
+    gaps = [math.log(best[number] / picked[number]) for number in sorted(picked.keys() & best.keys())]
     if len(gaps) < 2:
         return (1 - math.exp(-gaps[0]) if gaps else 0.0), None
     half = float(t.ppf(0.975, len(gaps) - 1)) * statistics.stdev(gaps) / math.sqrt(len(gaps))
