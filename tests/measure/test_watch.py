@@ -228,7 +228,7 @@ def _seen(**host: Any) -> Observed:
     [
         ({"busy_s": 1.5}, "foreign_process"),
         ({"stolen_s": 0.1}, "cpu_stolen"),
-        ({"involuntary_switches": 51}, "descheduled"),
+        ({"involuntary_switches": 201}, "descheduled"),
         ({"major_faults": 11}, "page_faults"),
         ({"swapped_pages": 1}, "swapped"),
     ],
