@@ -13,6 +13,7 @@ from kvbench.analysis.claims import ClaimVerdict, verdicts
 from kvbench.analysis.pareto import pareto_front
 from kvbench.analysis.summary import CaseSummary, summarise
 from kvbench.errors import DataError, UsageError
+from kvbench.report.cells import setting_cell
 from kvbench.report.headlines import DERIVED, HEADLINES, selected
 from kvbench.report.notes import case_notes, consistency_notes, import_notes
 from kvbench.store.case_columns import METRICS
@@ -43,7 +44,8 @@ class CaseLine:
 
     def label(self, names: Sequence[str]) -> str:
         """The case in words by the given axes."""
-        return " ".join(f"{name}={self.axes[name]}" for name in names if name in self.axes) or self.case_id
+        words = (f"{name}={setting_cell(name, self.axes[name])}" for name in names if name in self.axes)
+        return " ".join(words) or self.case_id
 
     def value(self, name: str) -> float | None:
         """Median of a metric over the samples that ended ok; derived ones likewise."""

@@ -83,7 +83,7 @@ def test_an_effect_of_one_sample_has_no_interval_and_of_none_there_is_no_effect(
 def test_each_axis_is_paired_over_the_other(tmp_path: Path) -> None:
     run = axes_run(tmp_path, {"block_size": [8, 16, 32], "kv_dtype": ["fp32", "int8"]}, engine, samples=3)
     found = figure(axis_effects.figure(Contents(run), "engine"))
-    rows = {row[0]: row for row in found.table.rows}
+    rows = {row[0]: row for row in found.tables[0].rows}
     assert rows["kv_dtype int8"][2] == "+100.0 %"
     assert rows["block_size 16"][1:3] == ["8", "+50.0 %"]
     assert rows["block_size 32"][2:4] == ["+20.0 %", "+20.0 % to +20.0 %"]
@@ -96,7 +96,7 @@ def test_axes_of_a_zip_group_are_one_factor(tmp_path: Path) -> None:
     contents = Contents(run)
     assert contents.engine is not None
     assert [(one.names, one.levels) for one in contents.engine.factors] == [(("block_size",), ("8", "16"))]
-    assert figure(axis_effects.figure(contents, "engine")).table.rows[0][2] == "+200.0 %"
+    assert figure(axis_effects.figure(contents, "engine")).tables[0].rows[0][2] == "+200.0 %"
     assert "fewer than two axes" in why(heat.figure(contents, "engine"))
 
 
@@ -110,7 +110,7 @@ def test_the_front_is_the_one_of_the_tables(tmp_path: Path) -> None:
     plot = found.plots[0]
     assert isinstance(plot, Scatter)
     assert [(d.number, d.is_front) for d in plot.dots] == [("1", True), ("2", True), ("", False)]
-    assert [row[0] for row in found.table.rows] == ["◆ 1", "◆ 2", ""]
+    assert [row[0] for row in found.tables[0].rows] == ["◆ 1", "◆ 2", ""]
     assert plot.front == [(1.0, 10.0), (2.0, 20.0)]
 
 
@@ -121,7 +121,11 @@ def test_the_heat_map_has_the_median_of_every_combination(tmp_path: Path) -> Non
     assert isinstance(plot, HeatMap)
     assert (plot.rows, plot.columns) == (("8", "16", "32"), ("fp32", "int8"))
     assert {(c.y, c.x): c.text for c in plot.cells}["16", "int8"] == "300"
-    assert [list(row) for row in found.table.rows] == [["8", "100", "200"], ["16", "150", "300"], ["32", "120", "240"]]
+    assert [list(row) for row in found.tables[0].rows] == [
+        ["8", "100", "200"],
+        ["16", "150", "300"],
+        ["32", "120", "240"],
+    ]
 
 
 def test_hit_rates_are_lines_over_capacity_by_what_does_not_decide_it(tmp_path: Path) -> None:
@@ -155,7 +159,7 @@ def test_distributions_have_the_values_of_the_requests_and_no_percentile_that_th
 ) -> None:
     run = axes_run(tmp_path, {"block_size": [8]}, engine, samples=2)
     found = figure(distributions.figure(Contents(run)))
-    ttft, gaps = found.table.rows
+    ttft, gaps = found.tables[0].rows
     assert ttft[2:] == ["12", "–", "200 ms", "350 ms", "500 ms", "–", "–", "–", "600 ms"]
     assert gaps[2] == "36"
     plot = found.plots[0]
@@ -187,8 +191,8 @@ def test_no_peak_is_lost_when_steps_are_put_together() -> None:
 def test_occupancy_keeps_lowest_and_highest_of_the_first_sample(tmp_path: Path) -> None:
     found = figure(over_time.figure(Contents(axes_run(tmp_path, {"block_size": [8]}, engine))))
     assert len(found.plots) == 2
-    assert [row[3] for row in found.table.rows] == [f"{100 * n / 1600:.1%}" for n in range(8)]
-    assert [row[6] for row in found.table.rows] == [str(n + 1) for n in range(8)]
+    assert [row[2] for row in found.tables[0].rows] == [f"{100 * n / 1600:.1%}" for n in range(8)]
+    assert [row[5] for row in found.tables[0].rows] == [str(n + 1) for n in range(8)]
 
 
 def test_kernel_cases_have_their_time_against_what_was_varied(tmp_path: Path) -> None:
@@ -225,7 +229,7 @@ def test_words_are_those_of_the_terminals_tables(tmp_path: Path) -> None:
     run = axes_run(tmp_path, {"block_size": [8, 16, 32]}, engine)
     terminal = shown(run, "md")
     found = figure(front.figure(Contents(run)))
-    assert all(f" {cell} " in terminal for row in found.table.rows for cell in row[2:])
+    assert all(f" {cell} " in terminal for row in found.tables[0].rows for cell in row[2:])
 
 
 def test_colours_are_readable_on_light_and_dark() -> None:
@@ -250,4 +254,4 @@ def test_a_plain_run_of_the_store_has_contents(tmp_path: Path) -> None:
 
     for is_sealed in (False, True):
         contents = Contents(open_run(run_folder(tmp_path / str(is_sealed), is_sealed=is_sealed)))
-        assert figure(distributions.figure(contents)).table.rows
+        assert figure(distributions.figure(contents)).tables[0].rows

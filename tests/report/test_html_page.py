@@ -29,7 +29,7 @@ pytest.importorskip("vl_convert", reason="HTML reports are drawn by vl-convert (
 from kvbench.report.html.page import page, write_html
 from kvbench.report.html.render import live_charts, small_svg, static_charts
 
-VOID = {"meta", "br", "hr", "path", "line", "rect"}
+VOID = {"meta", "br", "hr", "path", "line", "rect", "circle"}
 OPTIONAL = {"tr", "td", "th"}
 LOADING = {"src", "href", "action", "srcset", "xlink:href", "data", "poster", "background", "ping"}
 AXES = {"block_size": [8, 16, 32], "kv_dtype": ["fp32", "int8"]}

@@ -55,7 +55,7 @@ def figure(contents: Contents, kind_name: str) -> Figure | LeftOut:
         caption=_caption(contents, kind, found),
         alt=_alt(found, metrics[0]),
         plots=[_plot(found, name) for name in metrics],
-        table=_table(found, metrics),
+        tables=[_table(found, metrics)],
     )
 
 

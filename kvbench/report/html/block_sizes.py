@@ -35,11 +35,11 @@ def figure(contents: Contents) -> Figure | LeftOut:
         caption=(
             "Internal: allocated slots without a token; reserved: slots held for tokens that may never come; external: "
             "free memory that cannot serve the next request; each as a share of the pool, mean over time."
-            + (" Medians over the cases of a block size; bands span them and their samples." if several else "")
+            + (" Medians over the cases of a block size; whiskers span them and their samples." if several else "")
         ),
         alt=_alt(groups, shares),
         plots=[*_share_plot(groups, shares), *(_count_plot(groups, name) for name in counts)],
-        table=_table(groups, [*shares, *counts]),
+        tables=[_table(groups, [*shares, *counts])],
         series=[metric_label(METRICS[name]) for name in shares],
     )
 

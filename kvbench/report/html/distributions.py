@@ -50,7 +50,7 @@ def figure(contents: Contents) -> Figure | LeftOut:
             *([_plot(ttft, "TTFT", names, "requests")] if ttft else []),
             *([_plot(gaps, "gap between tokens (ITL)", names, "gaps")] if gaps else []),
         ],
-        table=_table(ttft, gaps),
+        tables=[_table(ttft, gaps)],
         series=names,
     )
 
@@ -79,21 +79,21 @@ def _sorted(column: pa.ChunkedArray) -> Floats:
 
 def _plot(found: dict[str, Floats], what: str, names: Sequence[str], unit: str) -> Lines:
     """`names` fixes the order of the styles; a case without values keeps its place with an empty line."""
-    lines = [Line(name, _marks(name, found.get(name, np.empty(0)), what, unit)) for name in names]
+    lines = [Line(name, _marks(found.get(name, np.empty(0)), what, unit)) for name in names]
     ends = [end for values in found.values() for end in (float(values[0]), float(values[-1]))]
     return Lines(
         Axis(what, "s", is_wide(ends, 10)), Axis(f"share of {unit}", "share"), lines, is_stepped=True, title=what
     )
 
 
-def _marks(name: str, values: Floats, what: str, unit: str) -> list[Mark]:
+def _marks(values: Floats, what: str, unit: str) -> list[Mark]:
     if not len(values):
         return []
     shares = _SHARES if len(values) > len(_SHARES) else np.arange(1, len(values) + 1) / len(values)
     times = np.quantile(values, shares, method="inverted_cdf")
     marks = []
     for share, time in zip(shares.tolist(), times.tolist(), strict=True):
-        told = [("case", name), (what, format_seconds(time)), (f"share of {unit}", f"{share:.1%}")]
+        told = [(what, format_seconds(time)), (f"share of {unit}", f"{share:.1%}")]
         marks.append(Mark(time, exact(share), told))
     return marks
 

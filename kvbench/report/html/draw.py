@@ -33,30 +33,40 @@ def chart(plot: f.Plot, width: int | str) -> dict[str, Any]:
 def _scatter(plot: f.Scatter) -> Chart:
     ordered = sorted(plot.dots, key=lambda dot: (not dot.is_front, dot.x.value))
     rows = [
-        {"x": d.x.value, "x1": d.x.low, "x2": d.x.high, "y": d.y.value, "y1": d.y.low, "y2": d.y.high, "n": d.number,
-         "front": d.is_front, "even": at % 2 == 0, "tip": _tip(d.words)}
-        for at, d in enumerate(ordered)
+        {"x": d.x.value, "y": d.y.value, "tip": _tip(d.words)} | ({"front": True} if d.is_front else {})
+        for d in ordered
     ]  # fmt: skip
+    numbered = [dot for dot in ordered if dot.number]
     x = x_of(plot.x, [end for d in plot.dots for end in d.x])
     y = y_of(plot.y, [end for d in plot.dots for end in d.y], has_zero=False)
     base = _base(rows).encode(x=x, y=y, tooltip="tip:N")
     front = _base([{"x": x_, "y": y_} for x_, y_ in plot.front]).encode(x=x, y=y)
-    whisker = {"color": _OTHER, "opacity": 0.45}
     return alt.layer(
         front.mark_line(color=_FRONT, interpolate="step-after", strokeWidth=1.2, opacity=0.7),
-        base.mark_rule(**whisker).encode(x=_end("x1", x), x2="x2:Q"),
-        base.mark_rule(**whisker).encode(y=_end("y1", y), y2="y2:Q"),
+        *_whiskers(ordered, x, y),
         base.transform_filter("!datum.front").mark_point(color=_OTHER, size=55, strokeWidth=1.6, opacity=1),
         base.transform_filter("datum.front").mark_point(color=_FRONT, fill=_FRONT, shape="diamond", size=90, opacity=1),
-        *(_numbers(base, is_even) for is_even in (True, False)),
+        *(_numbers(numbered[at::2], x, y, side) for at, side in ((0, 10), (1, -10)) if numbered[at::2]),
     ).properties(height=_HEIGHT)
 
 
-def _numbers(base: Chart, is_even: bool) -> Chart:
+def _whiskers(dots: Sequence[f.Dot], x: Chart, y: Chart) -> list[Chart]:
+    """The ranges of dots that have one."""
+    rows = [
+        {"x": d.x.value, "x1": d.x.low, "x2": d.x.high, "y": d.y.value, "y1": d.y.low, "y2": d.y.high}
+        for d in dots
+        if d.x.low != d.x.high or d.y.low != d.y.high
+    ]
+    if not rows:
+        return []
+    base = _base(rows).mark_rule(color=_OTHER, opacity=0.45)
+    return [base.encode(x=_end("x1", x), x2="x2:Q", y=y), base.encode(x=x, y=_end("y1", y), y2="y2:Q")]
+
+
+def _numbers(dots: Sequence[f.Dot], x: Chart, y: Chart, side: int) -> Chart:
     """The numbers of the front, above and below by turns, so that neighbours do not write over each other."""
-    side = 10 if is_even else -10
-    chosen = base.transform_filter(f"datum.n && datum.even == {str(is_even).lower()}")
-    return chosen.mark_text(color="var(--fg)", fontSize=12, dx=side, dy=-side).encode(text="n:N")
+    base = _base([{"x": dot.x.value, "y": dot.y.value, "n": dot.number} for dot in dots])
+    return base.mark_text(color="var(--fg)", fontSize=12, dx=side, dy=-side).encode(x=x, y=y, text="n:N")
 
 
 def _lines(plot: f.Lines) -> Chart:
@@ -69,12 +79,14 @@ def _lines(plot: f.Lines) -> Chart:
 
 
 def _line(plot: f.Lines, line: f.Line, at: int, x: Chart, y: Chart) -> list[Chart]:
-    rows = [{"x": m.x, "y": m.y.value, "y1": m.y.low, "y2": m.y.high, "tip": _tip(m.words)} for m in line.marks]
+    rows = [{"x": m.x, "y": m.y.value, "tip": _tip(m.words)} for m in line.marks]
     base, ink, dash = _base(rows).encode(x=x, y=y, tooltip="tip:N"), colour(at), list(DASHES[at % len(DASHES)])
     path = "step-after" if plot.is_stepped else "linear"
     found = [base.mark_line(color=ink, strokeDash=dash, interpolate=path, strokeWidth=2)]
-    if any(mark.y.low != mark.y.high for mark in line.marks):
-        found.append(base.mark_rule(color=ink, opacity=0.5, strokeWidth=2).encode(y=_end("y1", y), y2="y2:Q"))
+    wide = [{"x": m.x, "y1": m.y.low, "y2": m.y.high} for m in line.marks if m.y.low != m.y.high]
+    if wide:
+        whiskers = _base(wide).mark_rule(color=ink, opacity=0.5, strokeWidth=2)
+        found.append(whiskers.encode(x=x, y=_end("y1", y), y2="y2:Q"))
     if plot.is_stepped:
         few = rows[:: max(1, len(rows) // _MARKS_ON_STEPS)]
         base = _base(few).encode(x=x, y=y, tooltip="tip:N")
@@ -96,16 +108,14 @@ def _intervals(plot: f.Intervals) -> Chart:
         base.mark_rule(color="var(--faint)", yOffset=8).encode(x=_end("o1", x), x2="o2:Q"),
         base.mark_rule(color=_OTHER, strokeWidth=5, opacity=0.5, yOffset=8).encode(x=_end("x1", x), x2="x2:Q"),
         base.mark_point(size=55, color=_OTHER, strokeWidth=1.6, yOffset=8, opacity=1).encode(x=x, fill=filled),
-        *_halo(base, "label:N", alt.value(0), align="left", dx=4, limit=290),
-        *_halo(base, "text:N", alt.value(alt.ExprRef("width")), align="right", dx=-4),
+        _halo(base, align="left", dx=4, limit=290).encode(x=alt.value(0), text="label:N"),
+        _halo(base, align="right", dx=-4).encode(x=alt.value(alt.ExprRef("width")), text="text:N"),
     ).properties(height=_BAR_HEIGHT * len(plot.bars))
 
 
-def _halo(base: Chart, field: str, x: Any, **place: Any) -> list[Chart]:
-    """Text in the upper half of its row, with room around it that no line crosses."""
-    style = {"fontSize": 12, "dy": -7, **place}
-    behind = base.mark_text(color="var(--bg)", stroke="var(--bg)", strokeWidth=5, strokeJoin="round", **style)
-    return [text.encode(x=x, text=field) for text in (behind, base.mark_text(color="var(--fg)", **style))]
+def _halo(base: Chart, **place: Any) -> Chart:
+    """Text in the upper half of its row that no line crosses: the page's style paints its stroke behind it."""
+    return base.mark_text(color="var(--fg)", stroke="var(--bg)", strokeWidth=5, fontSize=12, dy=-7, **place)
 
 
 def _heat_map(plot: f.HeatMap) -> Chart:
@@ -114,8 +124,8 @@ def _heat_map(plot: f.HeatMap) -> Chart:
         back, ink = shade(cell.shade)
         rows.append({"x": cell.x, "y": cell.y, "back": back, "ink": ink, "text": cell.text, "tip": _tip(cell.words)})
     bare: dict[str, Any] = {"ticks": False, "domain": False, "labelOverlap": "greedy"}
-    across = alt.Axis(title=plot.x, labelAngle=0, orient="top", labelLimit=90, **bare)
-    down = alt.Axis(title=plot.y, labelLimit=110, **bare)
+    across = alt.Axis(title=None, labelAngle=0, orient="top", labelLimit=90, **bare)
+    down = alt.Axis(title=None, labelLimit=130, **bare)
     x = alt.X("x:O", sort=list(plot.columns), scale=alt.Scale(domain=list(plot.columns)), axis=across)
     y = alt.Y("y:O", sort=list(plot.rows), scale=alt.Scale(domain=list(plot.rows)), axis=down)
     base = _base(rows).encode(x=x, y=y, tooltip="tip:N")
@@ -132,9 +142,8 @@ def _band(plot: f.Band) -> Chart:
     domain = {} if plot.top is None else {"domain": [0, plot.top]}
     y = alt.Y("y1:Q", scale=alt.Scale(zero=True, **domain), axis=ticked(plot.y, tickCount=4))
     base = _base(rows).encode(x=x_of(plot.x, [row["x"] for row in rows]))
-    area = base.mark_area(color=_OTHER, opacity=0.35, interpolate="step-after").encode(y=y, y2="y2:Q")
-    line = base.mark_line(color=_OTHER, strokeWidth=1.4, interpolate="step-after").encode(y="y2:Q")
-    return alt.layer(area, line).properties(height=_BAND_HEIGHT)
+    area = base.mark_area(color=_OTHER, fillOpacity=0.3, stroke=_OTHER, strokeWidth=1, interpolate="step-after")
+    return area.encode(y=y, y2="y2:Q").properties(height=_BAND_HEIGHT)
 
 
 _DRAWERS: dict[type, Any] = {

@@ -13,14 +13,17 @@ from kvbench.store.columns import Column
 
 SERIES_MOST = 6
 """Lines that can be told apart in one plot."""
+ROWS_MOST = 60
+"""Cases in a figure's table; of more the rest is in the table of all cases."""
 
 
 class Table(NamedTuple):
-    """Cells in words; columns in `right` hold numbers."""
+    """Cells in words; columns in `right` hold numbers. `title` where a figure has several tables."""
 
     heads: Sequence[str]
     rows: Sequence[Sequence[str]]
     right: frozenset[int] = frozenset()
+    title: str = ""
 
 
 class Axis(NamedTuple):
@@ -157,7 +160,7 @@ class Figure:
     caption: str
     alt: str
     plots: Sequence[Plot]
-    table: Table
+    tables: Sequence[Table]
     series: Sequence[str] = field(default_factory=tuple)
     """Names of the series in the order of their styles: the legend"""
 

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from kvbench.analysis.pareto import pareto_front
 from kvbench.report.build import CaseLine
 from kvbench.report.cells import metric_label
 from kvbench.report.html.contents import Contents, Kind, range_cell, spread_of, words
-from kvbench.report.html.figure import Axis, Dot, Figure, LeftOut, Scatter, Table, axis_of
+from kvbench.report.html.figure import ROWS_MOST, Axis, Dot, Figure, LeftOut, Scatter, Table, axis_of
 from kvbench.store.case_columns import METRICS
 
 TITLE = "Throughput against latency"
 _RATE, _LATENCIES = "output_tokens_per_s", ("ttft_p50_s", "tpot_p50_s")
 _NUMBERED = 20
+_ROOM = 0.06
+"""Share of a plot's width or height between two numbers, at least"""
 
 
 def figure(contents: Contents) -> Figure | LeftOut:
@@ -26,19 +29,21 @@ def figure(contents: Contents) -> Figure | LeftOut:
     if len(ranked) < 2 or not latencies:
         return LeftOut(TITLE, "fewer than two cases with a throughput and a latency")
     ranked = sorted(ranked, key=lambda line: not line.is_pareto)
+    rest = len(ranked) - ROWS_MOST
     numbers = {line.case_id: str(n) for n, line in enumerate(ranked, 1) if line.is_pareto and n <= _NUMBERED}
     return Figure(
         name="front",
         title=TITLE,
         caption=(
             "Up and to the left is better. ◆ with a number: no other case has more output tokens/s at no worse "
-            "TTFT p50 and TPOT p50 (the front of the tables). The line joins the cases that nothing beats in the two "
-            "numbers of its own plot. "
+            "TTFT p50 and TPOT p50 (the front of the tables); numbers stand where there is room. The line joins the "
+            "cases that nothing beats in the two numbers of its own plot. "
+            + (f"The other {rest} cases are in the table of all cases. " if rest > 0 else "")
             + ("Whiskers span the samples of a case." if any(line.samples > 1 for line in ranked) else "")
         ).strip(),
         alt=_alt(kind, ranked, latencies),
         plots=[_plot(kind, ranked, name, numbers) for name in latencies],
-        table=_table(kind, ranked, latencies, numbers),
+        tables=[_table(kind, ranked, latencies, numbers)],
     )
 
 
@@ -51,10 +56,26 @@ def _plot(kind: Kind, ranked: Sequence[CaseLine], latency: str, numbers: dict[st
         points.append((x.value, y.value))
         told = words(line, kind.label(line), (_RATE, *_LATENCIES))
         dots.append(Dot(x, y, line.is_pareto, numbers.get(line.case_id, ""), told))
+    x_axis = axis_of(METRICS[latency], _name(latency), [value for dot in dots for value in dot.x])
+    dots = _with_room(dots, x_axis)
     marks = pareto_front(points, [False, True])
     front = sorted(point for point, mark in zip(points, marks, strict=True) if mark)
-    x_axis = axis_of(METRICS[latency], _name(latency), [value for dot in dots for value in dot.x])
     return Scatter(x_axis, Axis("output tokens/s"), dots, front, f"against {_name(latency)}")
+
+
+def _with_room(dots: Sequence[Dot], x_axis: Axis) -> list[Dot]:
+    """The dots without the numbers that would stand on another one."""
+    at = [(math.log(dot.x.value) if x_axis.is_log else dot.x.value, dot.y.value) for dot in dots]
+    spans = [max(values) - min(values) or 1.0 for values in zip(*at, strict=True)]
+    kept: list[tuple[float, float]] = []
+    found = []
+    for dot, (x, y) in zip(dots, at, strict=True):
+        place = x / spans[0], y / spans[1]
+        is_free = all(abs(place[0] - a) > _ROOM or abs(place[1] - b) > _ROOM for a, b in kept)
+        if dot.number and is_free:
+            kept.append(place)
+        found.append(dot if is_free else dot._replace(number=""))
+    return found
 
 
 def _table(kind: Kind, ranked: Sequence[CaseLine], latencies: Sequence[str], numbers: dict[str, str]) -> Table:
@@ -66,7 +87,7 @@ def _table(kind: Kind, ranked: Sequence[CaseLine], latencies: Sequence[str], num
             range_cell(line, _RATE),
             *(range_cell(line, name) for name in latencies),
         ]
-        for line in ranked
+        for line in ranked[:ROWS_MOST]
     ]
     return Table(heads, rows, frozenset(range(2, len(heads))))
 

@@ -43,7 +43,7 @@ def figure(contents: Contents, kind_name: str) -> Figure | LeftOut:
         caption=f"{label}{', median over the other settings' if others else ''}. {best}; the brighter the higher.",
         alt=_alt(kind, down, across, values),
         plots=[_plot(kind, down, across, values)],
-        table=_table(kind, down, across, values),
+        tables=[_table(kind, down, across, values)],
     )
 
 
@@ -91,7 +91,8 @@ def _plot(kind: Kind, down: Factor, across: Factor, values: Values) -> HeatMap:
         told = [(down.label, down.levels[row]), (across.label, across.levels[column])]
         told += [(metric_label(kind.primary), text), ("cases", str(len(values[row, column])))]
         cells.append(Cell(across.levels[column], down.levels[row], shade, text, told))
-    return HeatMap(across.label, down.label, across.levels, down.levels, cells, metric_label(kind.primary))
+    title = f"{metric_label(kind.primary)}: {down.label} down, {across.label} across"
+    return HeatMap(across.label, down.label, across.levels, down.levels, cells, title)
 
 
 def _table(kind: Kind, down: Factor, across: Factor, values: Values) -> Table:

@@ -8,7 +8,7 @@ from kvbench.report.build import CaseLine
 from kvbench.report.cells import metric_cell, metric_label
 from kvbench.report.html.contents import Contents, Kind, spread_of, words
 from kvbench.report.html.factors import Factor, other_settings
-from kvbench.report.html.figure import SERIES_MOST, Axis, Figure, LeftOut, Line, Lines, Mark, Table, is_wide
+from kvbench.report.html.figure import ROWS_MOST, SERIES_MOST, Axis, Figure, LeftOut, Line, Lines, Mark, Table, is_wide
 from kvbench.report.html.grouped import range_text
 from kvbench.store.case_columns import METRICS
 
@@ -32,15 +32,18 @@ def figure(contents: Contents) -> Figure | LeftOut:
     kept = sorted(lines, key=lambda line: -len(line.marks))[:SERIES_MOST]
     shown = [line for line in lines if line in kept]
     more = f" {len(lines) - len(shown)} more lines are in the table." if len(lines) > len(shown) else ""
+    rest = f" The table has {ROWS_MOST} cases, that of all cases the others." if len(known) > ROWS_MOST else ""
     xs = [float(mark.x) for line in shown for mark in line.marks]
     plot = Lines(Axis("pool, tokens", "", is_wide(xs, 4)), Axis("prefix hit rate", "share"), shown)
     return Figure(
         name="hit-rate",
         title=TITLE,
-        caption=f"Prompt tokens found over those looked up, first admissions only. Bands span the samples.{more}",
+        caption="Prompt tokens found over those looked up, first admissions only. Whiskers span the samples."
+        + more
+        + rest,
         alt=_alt(known),
         plots=[plot],
-        table=_table(kind, known),
+        tables=[_table(kind, known)],
         series=[line.name for line in shown],
     )
 
@@ -79,7 +82,7 @@ def _line(kind: Kind, name: str, lines: Sequence[CaseLine]) -> Line:
 
 def _table(kind: Kind, lines: Sequence[CaseLine]) -> Table:
     heads = ["case", metric_label(METRICS[_CAPACITY]), metric_label(METRICS[_HITS])]
-    rows = [[kind.label(line), cell_of(line), range_text(spread_of(line, _HITS), _HITS)] for line in lines]
+    rows = [[kind.label(line), cell_of(line), range_text(spread_of(line, _HITS), _HITS)] for line in lines[:ROWS_MOST]]
     return Table(heads, rows, frozenset((1, 2)))
 
 

@@ -40,7 +40,7 @@ def figure(contents: Contents) -> Figure | LeftOut:
         ),
         alt=_alt(kind),
         plots=[_plot(kind, across, series, shown, name) for name in metrics],
-        table=_table(kind, [*metrics, *(["copy_share"] if _has_copy(kind) else [])]),
+        tables=[_table(kind, [*metrics, *(["copy_share"] if _has_copy(kind) else [])])],
         series=shown,
     )
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import html
 import json
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Iterable
 from typing import Any
 
 from kvbench.console import plain
@@ -44,17 +45,24 @@ def script_json(value: Any) -> Html:
 
 
 def table(found: Table, caption: str = "") -> Html:
-    """A table in a box of its own that scrolls where it is too wide. Closing tags that HTML does not need are left
-    out: a report has thousands of cells."""
-    head = joined(_cell("th", name, at in found.right, ' scope="col"') for at, name in enumerate(found.heads))
-    body = joined(_row(row, found.right) for row in found.rows)
+    """A table in a box of its own that scrolls where it is too wide. A report has thousands of cells: closing tags that
+    HTML does not need are left out, and a run of columns of numbers is aligned by one class (`alignment`)."""
+    right = sorted(found.right)
+    is_one_run = bool(right) and right == list(range(right[0], right[-1] + 1))
+    marked = frozenset[int]() if is_one_run else found.right
+    head = joined(_cell("th", name, at in marked, ' scope="col"') for at, name in enumerate(found.heads))
+    body = joined(Html("<tr>" + joined(_cell("td", cell, at in marked) for at, cell in enumerate(row)))
+                  for row in found.rows)  # fmt: skip
     about = el("caption", caption) if caption else None
-    inner = el("table", about, el("thead", Html(f"<tr>{head}")), el("tbody", body))
+    aligned = f"r{right[0] + 1}-{right[-1] + 1}" if is_one_run else None
+    inner = el("table", about, el("thead", Html(f"<tr>{head}")), el("tbody", body), class_=aligned)
     return el("div", inner, class_="scroll", tabindex=0, role="region", aria_label=caption or "table")
 
 
-def _row(cells: Sequence[str], right: frozenset[int]) -> Html:
-    return Html("<tr>" + joined(_cell("td", cell, at in right) for at, cell in enumerate(cells)))
+def alignment(page: str) -> Html:
+    """Style rules for the classes of `table` that the page uses."""
+    runs = sorted(set(re.findall(r'<table class="r(\d+)-(\d+)"', page)))
+    return Html("".join(f".r{a}-{b} tr>:nth-child(n+{a}):nth-child(-n+{b}){{text-align:right}}" for a, b in runs))
 
 
 def _cell(tag: str, content: str, is_right: bool, extra: str = "") -> Html:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -16,8 +16,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 TITLE = "KV occupancy and batch size over time"
-BUCKETS = 60
+BUCKETS = 48
 _CASES = 3
+_HEADS = ("from", "to", "KV occupancy, lowest", "highest", "batch size, lowest", "highest", "waiting, highest")
 _COLUMNS = ("t_s", "duration_s", "kv_bytes_used", "kv_capacity_bytes", "batch_size", "waiting_sequences")
 Floats = NDArray[np.float64]
 
@@ -32,24 +33,14 @@ def figure(contents: Contents) -> Figure | LeftOut:
     keys = {line.case_id: n for line in chosen if (n := contents.first_sample(line.case_id)) is not None}
     table = contents.run.of_samples("steps", list(keys.items()), _COLUMNS)
     plots: list[Band] = []
-    rows: list[list[str]] = []
+    tables: list[Table] = []
     for line in chosen:
         steps = _Steps.of(table, line.case_id)
         if steps is not None:
             plots += steps.plots(kind.label(line))
-            rows += steps.rows(kind.label(line))
+            tables.append(Table(_HEADS, steps.rows(), frozenset(range(len(_HEADS))), kind.label(line)))
     if not plots:
         return LeftOut(TITLE, "the run keeps no steps of its engine cases")
-    heads = [
-        "case",
-        "from",
-        "to",
-        "KV occupancy, lowest",
-        "highest",
-        "batch size, lowest",
-        "highest",
-        "waiting, highest",
-    ]
     return Figure(
         name="over-time",
         title=TITLE,
@@ -58,9 +49,9 @@ def figure(contents: Contents) -> Figure | LeftOut:
             f"nobody holds are not in it. Steps are put together into at most {BUCKETS} spans of time; a band reaches "
             "from the lowest to the highest value of each, so that no peak is lost."
         ),
-        alt=_alt(rows, [kind.label(line) for line in chosen]),
+        alt=f"KV occupancy and batch size over the first sample of {'; '.join(table.title for table in tables)}.",
         plots=plots,
-        table=Table(heads, rows, frozenset(range(1, len(heads)))),
+        tables=tables,
     )
 
 
@@ -90,10 +81,10 @@ class _Steps:
         yield Band(x, Axis("KV occupancy", "share"), self._buckets(self._used), 1.0, label)
         yield Band(x, Axis("batch size"), self._buckets(self._batch), None, label)
 
-    def rows(self, label: str) -> list[list[str]]:
+    def rows(self) -> list[list[str]]:
         used, batch, waiting = map(self._buckets, (self._used, self._batch, self._waiting))
         return [
-            [label, *map(format_seconds, (u.start, u.end)), f"{u.low:.1%}", f"{u.high:.1%}",
+            [*map(format_seconds, (u.start, u.end)), f"{u.low:.1%}", f"{u.high:.1%}",
              *map(format_count, (b.low, b.high, w.high))]
             for u, b, w in zip(used, batch, waiting, strict=True)
         ]  # fmt: skip
@@ -112,7 +103,3 @@ def bounds(time: Floats, end: float, most: int = BUCKETS) -> list[tuple[int, int
     edges = np.linspace(float(time[0]), end, most + 1)[1:-1]
     cuts = np.unique(np.concatenate(([0], np.searchsorted(time, edges), [len(time)])))
     return list(zip(cuts[:-1].tolist(), cuts[1:].tolist(), strict=True))
-
-
-def _alt(rows: Sequence[Sequence[str]], labels: Sequence[str]) -> str:
-    return f"KV occupancy and batch size over the first sample of {'; '.join(labels)}; {len(rows)} spans of time."

@@ -22,7 +22,7 @@ from kvbench.report.html import (
 )
 from kvbench.report.html.contents import Contents
 from kvbench.report.html.figure import Figure, LeftOut
-from kvbench.report.html.markup import Html, el, joined
+from kvbench.report.html.markup import Html, alignment, el, joined
 from kvbench.report.html.render import check_installed, live_charts, runtime, static_charts
 from kvbench.report.html.theme import DARK, LIGHT, css_variables
 from kvbench.store import files
@@ -86,7 +86,7 @@ def page(contents: Contents, *, is_static: bool) -> Html:
     found = list(_figures(contents))
     drawn = [one for one in found if isinstance(one, Figure)]
     charts = static_charts(drawn) if is_static else live_charts(drawn)
-    body = [
+    parts = [
         sections.claims(contents),
         sections.notes(contents),
         *(sections.figure(one, charts, is_static=is_static) for one in drawn),
@@ -96,12 +96,13 @@ def page(contents: Contents, *, is_static: bool) -> Html:
         sections.manifest(contents),
     ]
     has_script = bool(drawn) and not is_static
+    body = el("main", _navigation(drawn), _without_script() if has_script else None, *parts)
     return joined((
         Html('<!doctype html><html lang="en">'),
-        _head(contents, has_script=has_script),
+        _head(contents, alignment(body), has_script=has_script),
         Html("<body>"),
         sections.head(contents),
-        el("main", _navigation(drawn), _without_script() if has_script else None, *body),
+        body,
         el("footer", f"kvbench {__version__}. This file loads nothing: it can be kept, sent and read offline."),
         el("script", runtime()) if has_script else None,
         Html("</body></html>\n"),
@@ -114,7 +115,7 @@ def _figures(contents: Contents) -> Iterator[Figure | LeftOut]:
             yield make(contents)
 
 
-def _head(contents: Contents, *, has_script: bool) -> Html:
+def _head(contents: Contents, rules: Html, *, has_script: bool) -> Html:
     scripts = "'unsafe-inline'" if has_script else "'none'"
     dark = f"@media (prefers-color-scheme:dark){{@media screen{{:root{{{css_variables(DARK)}}}}}}}"
     css = (resources("kvbench.report.html") / "page.css").read_text(encoding="utf-8")
@@ -126,7 +127,7 @@ def _head(contents: Contents, *, has_script: bool) -> Html:
         el("meta", name="viewport", content="width=device-width,initial-scale=1"),
         el("meta", name="color-scheme", content="light dark"),
         el("title", f"{contents.report.title or contents.report.suite} · kvbench"),
-        el("style", Html(f":root{{{css_variables(LIGHT)}}}{dark}\n{css}")),
+        el("style", Html(f":root{{{css_variables(LIGHT)}}}{dark}\n{css}{rules}")),
     )
 
 

@@ -23,6 +23,9 @@ _NUMBER = re.compile(r"-?\d+\.\d+(?:e-?\d+)?")
 _PLACE = re.compile(r"([ML])(-?[\d.]+),(-?[\d.]+)")
 _USUAL = {("font-size", "12px"), ("fill", "var(--fg)"), ("opacity", "1"), ("stroke-width", "1")}
 """What the page's style sheet says of every chart"""
+_INHERITED = ("fill", "stroke", "stroke-width", "stroke-dasharray", "font-size", "font-weight", "text-anchor")
+_CIRCLE = re.compile(r"M([\d.]+),0A[\d.]+,[\d.]+,0,1,1,-[\d.]+,0A[\d.]+,[\d.]+,0,1,1,[\d.]+,0")
+_TRANSLATED = re.compile(r"translate\((-?[\d.]+),(-?[\d.]+)\)")
 Charts = Mapping[tuple[str, int], Html]
 """(figure, place among its plots) → markup"""
 
@@ -89,8 +92,34 @@ def small_svg(svg: str) -> Html:
                 node.remove(child)
         node.tag = node.tag.removeprefix(_SVG)
         node.attrib = {name: _short(name, value) for name, value in node.attrib.items() if _is_kept(name, value)}
+    _hoist(root)
     root.attrib = {"viewBox": root.attrib["viewBox"], "width": root.attrib["width"]}
     return Html(ElementTree.tostring(root, encoding="unicode").replace(" />", "/>"))
+
+
+def _hoist(node: ElementTree.Element) -> None:
+    """What all children of a group say alike is said once by the group; circles are circles."""
+    for child in node:
+        _hoist(child)
+        if child.tag == "path":
+            _as_circle(child)
+    if node.tag != "g" or len(node) < 2:
+        return
+    for name in _INHERITED:
+        values = {child.attrib.get(name) for child in node}
+        if len(values) == 1 and None not in values and not node.attrib.get(name):
+            node.attrib[name] = values.pop() or ""
+            for child in node:
+                del child.attrib[name]
+
+
+def _as_circle(path: ElementTree.Element) -> None:
+    shape = _CIRCLE.fullmatch(path.attrib.get("d", ""))
+    place = _TRANSLATED.fullmatch(path.attrib.get("transform", ""))
+    if shape and place:
+        del path.attrib["d"], path.attrib["transform"]
+        path.tag = "circle"
+        path.attrib |= {"cx": place[1], "cy": place[2], "r": shape[1]}
 
 
 def _is_kept(name: str, value: str) -> bool:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from kvbench.report.cells import setting_cell
 from kvbench.report.claims import CLAIM_HEADS, CLAIM_TITLE
 from kvbench.report.html.contents import Contents, Kind
-from kvbench.report.html.figure import Figure, LeftOut, Table
+from kvbench.report.html.figure import ROWS_MOST, Figure, LeftOut, Table
 from kvbench.report.html.headline import answers, badges, what_ran
 from kvbench.report.html.markup import Html, el, joined, table
 from kvbench.report.html.theme import DASHES, SHAPES, colour
@@ -125,8 +125,14 @@ def figure(found: Figure, charts: Charts, *, is_static: bool) -> Html:
         el("p", found.caption, class_="caption"),
         _legend(found.series) if len(found.series) > 1 else None,
         el("div", *plots, class_="plots static" if is_static else "plots"),
-        el("details", el("summary", "The same numbers as a table"), table(found.table, found.title)),
+        el(
+            "details", el("summary", "The same numbers as a table"), *(_table(one, found.title) for one in found.tables)
+        ),
     )
+
+
+def _table(found: Table, title: str) -> Html:
+    return table(found, f"{title}: {found.title}" if found.title else title)
 
 
 def left_out(found: Sequence[LeftOut]) -> Html | None:
@@ -149,9 +155,8 @@ def cases(contents: Contents) -> Html:
 def manifest(contents: Contents) -> Html:
     """Everything that the run controlled, and the suite's own text."""
     groups: dict[str, list[list[str]]] = {}
-    for name, field, value in flat_fields(contents.run.manifest):
-        if field != "suite.text":
-            groups.setdefault(name, []).append([field, value_cell(value, limit=_LONGEST)])
+    for name, field, value in _fields(contents):
+        groups.setdefault(name, []).append([field, value_cell(value, limit=_LONGEST)])
     parts = [
         el(
             "details",
@@ -164,6 +169,16 @@ def manifest(contents: Contents) -> Html:
     suite = el("details", el("summary", "The suite's file"), el("pre", text, tabindex=0)) if text else None
     about = "What decides a result is controlled; what is only noted is environment; volatile differs in any two runs."
     return section("manifest", "Manifest", el("p", about, class_="caption"), *parts, suite)
+
+
+def _fields(contents: Contents) -> Iterator[tuple[str, str, Any]]:
+    """Of many cases only how many: the file has them all."""
+    cases = len(contents.run.plan["cases"])
+    for name, field, value in flat_fields(contents.run.manifest):
+        if field != "suite.text" and not (cases > ROWS_MOST and field.startswith("cases.")):
+            yield name, field, value
+    if cases > ROWS_MOST:
+        yield "controlled", "cases", f"{cases} cases, each with its settings, are in the run's manifest.json"
 
 
 def section(name: str, title: str, *children: Html | None) -> Html:
