@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 TITLE = "TTFT and the gaps between tokens"
-_SHARES = np.array([*np.arange(0.0, 1.0, 0.02), 0.99, 0.995, 0.999, 1.0])
+_SHARES = np.array([*np.arange(0.0, 0.98, 0.03), 0.99, 0.995, 0.999, 1.0])
 _PERCENTILES = (10, 25, 50, 75, 90, 95, 99)
 Floats = NDArray[np.float64]
 

@@ -164,4 +164,4 @@ def _end(field: str, channel: Chart) -> Chart:
 
 def _tip(words: Sequence[tuple[str, str]]) -> str:
     """What is shown to whoever points at a mark: one line a fact; the page's script shows it as text."""
-    return "\n".join(f"{name}: {text}" for name, text in words)
+    return "\n".join(text if name == "case" else f"{name}: {text}" for name, text in words)

@@ -54,7 +54,7 @@ def _plot(kind: Kind, ranked: Sequence[CaseLine], latency: str, numbers: dict[st
         if x is None or y is None:
             continue
         points.append((x.value, y.value))
-        told = words(line, kind.label(line), (_RATE, *_LATENCIES))
+        told = words(line, kind.label(line), (_RATE, latency))
         dots.append(Dot(x, y, line.is_pareto, numbers.get(line.case_id, ""), told))
     x_axis = axis_of(METRICS[latency], _name(latency), [value for dot in dots for value in dot.x])
     dots = _with_room(dots, x_axis)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 TITLE = "KV occupancy and batch size over time"
-BUCKETS = 48
+BUCKETS = 40
 _CASES = 3
 _HEADS = ("from", "to", "KV occupancy, lowest", "highest", "batch size, lowest", "highest", "waiting, highest")
 _COLUMNS = ("t_s", "duration_s", "kv_bytes_used", "kv_capacity_bytes", "batch_size", "waiting_sequences")

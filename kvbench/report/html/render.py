@@ -26,6 +26,7 @@ _USUAL = {("font-size", "12px"), ("fill", "var(--fg)"), ("opacity", "1"), ("stro
 _INHERITED = ("fill", "stroke", "stroke-width", "stroke-dasharray", "font-size", "font-weight", "text-anchor")
 _CIRCLE = re.compile(r"M([\d.]+),0A[\d.]+,[\d.]+,0,1,1,-[\d.]+,0A[\d.]+,[\d.]+,0,1,1,[\d.]+,0")
 _TRANSLATED = re.compile(r"translate\((-?[\d.]+),(-?[\d.]+)\)")
+_ORIGIN = {("x", "0"), ("y", "0")}
 Charts = Mapping[tuple[str, int], Html]
 """(figure, place among its plots) → markup"""
 
@@ -92,17 +93,18 @@ def small_svg(svg: str) -> Html:
                 node.remove(child)
         node.tag = node.tag.removeprefix(_SVG)
         node.attrib = {name: _short(name, value) for name, value in node.attrib.items() if _is_kept(name, value)}
-    _hoist(root)
+    _tidy(root)
     root.attrib = {"viewBox": root.attrib["viewBox"], "width": root.attrib["width"]}
     return Html(ElementTree.tostring(root, encoding="unicode").replace(" />", "/>"))
 
 
-def _hoist(node: ElementTree.Element) -> None:
-    """What all children of a group say alike is said once by the group; circles are circles."""
+def _tidy(node: ElementTree.Element) -> None:
+    """What all children of a group say alike is said once by the group; groups that say nothing go; circles are
+    circles, and places of text are coordinates."""
     for child in node:
-        _hoist(child)
-        if child.tag == "path":
-            _as_circle(child)
+        _tidy(child)
+        _placed(child)
+    node[:] = [inner for child in node for inner in (child if child.tag == "g" and not child.attrib else [child])]
     if node.tag != "g" or len(node) < 2:
         return
     for name in _INHERITED:
@@ -113,13 +115,22 @@ def _hoist(node: ElementTree.Element) -> None:
                 del child.attrib[name]
 
 
-def _as_circle(path: ElementTree.Element) -> None:
-    shape = _CIRCLE.fullmatch(path.attrib.get("d", ""))
-    place = _TRANSLATED.fullmatch(path.attrib.get("transform", ""))
-    if shape and place:
-        del path.attrib["d"], path.attrib["transform"]
-        path.tag = "circle"
-        path.attrib |= {"cx": place[1], "cy": place[2], "r": shape[1]}
+def _placed(node: ElementTree.Element) -> None:
+    place = _TRANSLATED.fullmatch(node.attrib.get("transform", ""))
+    shape = _CIRCLE.fullmatch(node.attrib.get("d", ""))
+    if node.tag == "line":
+        node.attrib = {name: value for name, value in node.attrib.items() if (name[0], value) not in _ORIGIN}
+    if place is None:
+        return
+    if node.tag == "text":
+        del node.attrib["transform"]
+        node.attrib |= {"x": place[1], "y": place[2]}
+    elif shape:
+        node.tag = "circle"
+        del node.attrib["transform"], node.attrib["d"]
+        node.attrib |= {"cx": place[1], "cy": place[2], "r": shape[1]}
+    elif node.tag == "g" and place.groups() == ("0", "0"):
+        del node.attrib["transform"]
 
 
 def _is_kept(name: str, value: str) -> bool:

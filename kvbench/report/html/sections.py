@@ -18,7 +18,7 @@ from kvbench.tabulate import MISSING, value_cell
 from kvbench.units import format_count
 
 _NOTES_SHOWN = 8
-_LONGEST = 160
+_LONGEST = 120
 _OUTLINES = {
     "circle": "M16 7a4 4 0 1 0 8 0a4 4 0 1 0-8 0",
     "square": "M16 3h8v8h-8z",
@@ -108,14 +108,15 @@ def _number(value: Any) -> str:
 
 
 def figure(found: Figure, charts: Charts, *, is_static: bool) -> Html:
-    """Charts side by side where there is room, and the same numbers as a table."""
+    """Charts side by side where there is room, and the same numbers as a table. The first one carries the words for
+    all."""
     plots = [
         el(
             "figure",
             charts[found.name, at],
             class_="plot",
             role="img",
-            aria_label=f"{plot.title or found.title}. {found.alt}",
+            aria_label=f"{plot.title or found.title}. {found.alt if at == 0 else f'{found.title}; see its table.'}",
         )
         for at, plot in enumerate(found.plots)
     ]
