@@ -114,7 +114,7 @@ def test_every_chart_has_words_for_it_and_a_table_of_the_same_numbers(both: dict
     source = both[is_static]
     figures = re.findall(r"<figure [^>]*>", source)
     assert len(figures) >= 10
-    assert all(re.search(r'role="img" aria-label="[^"]{20,}"', one) for one in figures)
+    assert len(re.findall(r'<div role="img" aria-label="[^"]{20,}"', source)) == len(figures)
     for part in re.findall(r"<section id=.*?</section>", source, re.DOTALL):
         assert "<figure" not in part or "The same numbers as a table" in part
     assert Page(source).words.count("The same numbers as a table") >= 5
@@ -165,9 +165,7 @@ def test_an_svg_keeps_shapes_and_text_only() -> None:
         '<script>x</script><image xlink:href="http://e"/><a xlink:href="javascript:x"><text>t</text></a>'
         '<g onclick="x" class="c"><path d="M0.123,1.26L5,1.26L5,7L6,8" stroke="red"/><path d=""/></g></svg>'
     )
-    assert small_svg(given) == (
-        '<svg viewBox="0 0 9 9" width="9"><g><path d="M0.1,1.3H5V7L6,8" stroke="red"/></g></svg>'
-    )
+    assert small_svg(given) == ('<svg viewBox="0 0 9 9" width="9"><path d="M0.1,1.3H5V7L6,8" stroke="red"/></svg>')
 
 
 def kernel_run(tmp_path: Path) -> Run:

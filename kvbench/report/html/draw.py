@@ -20,11 +20,9 @@ Chart = Any
 
 
 def chart(plot: f.Plot, width: int | str) -> dict[str, Any]:
-    """The Vega-Lite specification of a plot, without `theme.chart_config`. `width` in pixels, or `container`."""
+    """A plot in Vega-Lite, without its title and `theme.chart_config`. `width` in pixels, or `container`."""
     fitted = alt.AutoSizeParams(type="fit-x", contains="padding")
     drawn = _DRAWERS[type(plot)](plot).properties(width=width, autosize=fitted)
-    if plot.title:
-        drawn = drawn.properties(title=alt.TitleParams(plot.title, limit=380))
     found: dict[str, Any] = drawn.to_dict()
     found.pop("config", None)
     return found

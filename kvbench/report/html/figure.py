@@ -13,7 +13,7 @@ from kvbench.store.columns import Column
 
 SERIES_MOST = 6
 """Lines that can be told apart in one plot."""
-ROWS_MOST = 60
+ROWS_MOST = 40
 """Cases in a figure's table; of more the rest is in the table of all cases."""
 
 

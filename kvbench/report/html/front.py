@@ -15,7 +15,7 @@ from kvbench.store.case_columns import METRICS
 TITLE = "Throughput against latency"
 _RATE, _LATENCIES = "output_tokens_per_s", ("ttft_p50_s", "tpot_p50_s")
 _NUMBERED = 20
-_ROOM = 0.06
+_ROOM = 0.11
 """Share of a plot's width or height between two numbers, at least"""
 
 

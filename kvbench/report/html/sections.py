@@ -18,7 +18,7 @@ from kvbench.tabulate import MISSING, value_cell
 from kvbench.units import format_count
 
 _NOTES_SHOWN = 8
-_LONGEST = 120
+_LONGEST = 100
 _OUTLINES = {
     "circle": "M16 7a4 4 0 1 0 8 0a4 4 0 1 0-8 0",
     "square": "M16 3h8v8h-8z",
@@ -113,10 +113,9 @@ def figure(found: Figure, charts: Charts, *, is_static: bool) -> Html:
     plots = [
         el(
             "figure",
-            charts[found.name, at],
+            el("figcaption", plot.title) if plot.title else None,
+            el("div", charts[found.name, at], role="img", aria_label=_words(found, at)),
             class_="plot",
-            role="img",
-            aria_label=f"{plot.title or found.title}. {found.alt if at == 0 else f'{found.title}; see its table.'}",
         )
         for at, plot in enumerate(found.plots)
     ]
@@ -130,6 +129,10 @@ def figure(found: Figure, charts: Charts, *, is_static: bool) -> Html:
             "details", el("summary", "The same numbers as a table"), *(_table(one, found.title) for one in found.tables)
         ),
     )
+
+
+def _words(found: Figure, at: int) -> str:
+    return f"{found.plots[at].title or found.title}. {found.alt if at == 0 else f'{found.title}; see its table.'}"
 
 
 def _table(found: Table, title: str) -> Html:

@@ -65,7 +65,6 @@ def chart_config() -> dict[str, Any]:
         "background": "transparent",
         "font": "sans-serif",
         "axis": axis,
-        "title": {"color": text, "fontSize": 13, "fontWeight": 600, "anchor": "start", "offset": 8},
         "view": {"stroke": "var(--line)"},
         "legend": {"disable": True},
     }
