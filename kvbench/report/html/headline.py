@@ -103,7 +103,8 @@ def _lead(contents: Contents, kind: Kind, ranked: Sequence[CaseLine]) -> str:
             unclear.append(kind.label(other))
     last = f"{kind.label(ranked[-1])}: {metric_cell(ranked[-1].value(name), kind.primary)}"
     if contents.is_virtual or not reached:
-        return f"; next {kind.label(ranked[1])} with {cell(ranked[1], name)}; last {last}."
+        following = f"; next {kind.label(ranked[1])} with {cell(ranked[1], name)}"
+        return f"{following}; last {last}." if len(ranked) > 2 else f"{following}."
     if not unclear:
         return f", ahead of every other case beyond the noise of the samples; last {last}."
     more = f" and {len(unclear) - _NAMED} more" if len(unclear) > _NAMED else ""

@@ -60,8 +60,7 @@ def claims(contents: Contents) -> Html | None:
     """Whether the suite's claims held in this run, with the numbers."""
     found = contents.report.claims
     rows = [(one.held, one.claim, one.because) for one in found]
-    told = el("div", table(Table(CLAIM_HEADS, rows), CLAIM_TITLE), class_="long")
-    return section("claims", CLAIM_TITLE, told) if found else None
+    return section("claims", CLAIM_TITLE, el("div", table(Table(CLAIM_HEADS, rows)), class_="long")) if found else None
 
 
 def settings(contents: Contents) -> Html:
