@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from kvbench.cli.output import Table
-from kvbench.sweep.advice.reasons import because, headline, kind_of, share_cell, wrong_choice
+from kvbench.sweep.advice.reasons import because, headline, kind_of, rate_words, share_cell, wrong_choice
 from kvbench.tabulate import MISSING
 from kvbench.units import format_bytes, format_count, format_seconds
 
@@ -116,8 +116,8 @@ def _why_not(advice: Advice, at: int) -> str:
 def _rate(value: Range | None) -> str:
     if value is None:
         return MISSING
-    ends = f" ({value.low:,.0f} … {value.high:,.0f})" if value.high > value.low else ""
-    return f"{value.value:,.0f}{ends}"
+    ends = f" ({rate_words(value.low)} … {rate_words(value.high)})" if value.high > value.low else ""
+    return f"{rate_words(value.value)}{ends}"
 
 
 def _time(value: Range | None) -> str:

@@ -114,7 +114,7 @@ def advise(question: Question) -> Advice:
     measured = measured_on(evidence.known, sample, workload.arrival.model_dump(mode="json"), cases)
     gaps = measured.over(gaps_of(predictions, errors, floor_of(evidence)))
     rows = tuple(
-        _row(question, evidence, quality, case, exact[at], predictions[at], measured, at, errors[:, at])
+        _row(question, evidence, quality, case, exact[at], predictions[at], measured, at, errors[:, at], axes_of(cases))
         for at, case in enumerate(cases)
     )
     decision = decide(
@@ -169,6 +169,7 @@ def _row(
     measured: Measured,
     at: int,
     corrections: Any,
+    axes: tuple[str, ...],
 ) -> Row:
     settings, block = exact
     stored = measured.cases[at]
@@ -182,7 +183,7 @@ def _row(
         refusal = f"{settings.kv_dtype} loses precision ({known}), and lossy KV was not allowed"
     numbers = measured.ranges(at) if is_measured else _predicted(prediction, evidence, corrections)
     candidate = Candidate(
-        label=case.label,
+        label=" ".join(f"{name}={case.axes[name]}" for name in axes) or case.label,
         settings=dict(case.axes),
         tokens_per_s=numbers.get(THROUGHPUT),
         ttft_s=numbers.get("ttft_s"),

@@ -278,3 +278,20 @@ def test_it_needs_no_torch() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_requests_that_come_more_slowly_than_they_are_served_leave_no_throughput_to_choose_by(
+    runs: tuple[Run, Run],
+) -> None:
+    """Errors about step times do not move a throughput that arrivals decide."""
+    sample = lengths(count=12)
+    slow = advise(Question(sample=sample, results=paths(runs), overrides=("arrival.kind=poisson", "rate=0.01")))
+    assert {row.candidate.label for row in slow.rows} == {f"block_size={size}" for size in SIZES}
+    first = slow.rows[0].candidate.tokens_per_s
+    assert first is not None
+    for row in slow.rows:
+        assert row.candidate.tokens_per_s is not None
+        assert row.candidate.tokens_per_s.value == pytest.approx(first.value, rel=1e-3)
+    assert slow.decision.verdict == "tied"
+    assert slow.chosen is not None
+    assert slow.chosen.settings.block_size == 16

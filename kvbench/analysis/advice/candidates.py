@@ -13,6 +13,8 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 LEVEL = 0.95
 """Of the intervals of differences."""
+TRIFLE = 0.001
+"""A smaller difference decides nothing, however sure it is"""
 
 
 class Range(NamedTuple):
@@ -65,8 +67,8 @@ class Gaps:
         return Range(math.expm1(value), math.expm1(value - half), math.expm1(value + half))
 
     def can_tell(self, a: int, b: int) -> bool:
-        """Whether the interval of the difference leaves 0 out."""
-        return bool(abs(self.value[a, b]) > self.half[a, b])
+        """Whether the interval of the difference leaves 0 out, and there is one to speak of."""
+        return bool(abs(self.value[a, b]) > max(float(self.half[a, b]), TRIFLE))
 
 
 def gaps_of_rounds(rounds: Floats) -> Gaps:

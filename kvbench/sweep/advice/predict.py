@@ -145,6 +145,12 @@ def throughput_of(prediction: Prediction) -> float:
     return sum(outcome.output_tokens for outcome in prediction.outcomes) / wall_s
 
 
+def busy_share(prediction: Prediction) -> float:
+    """How much of the time steps decide: what a model gets wrong about steps shows in throughput only so far."""
+    shares = [outcome.busy_share for outcome in prediction.outcomes]
+    return float(np.mean(shares)) if shares else 0.0
+
+
 def errors_of_candidates(evidence: Evidence, cases: Sequence[Case]) -> Floats:
     """`[groups, n]` of ln(measured / predicted) throughput: a group is a workload of the runs with settings that agree
     in all but the candidates' axes. NaN where a candidate was not run in it; a block size between two that were has
@@ -193,11 +199,13 @@ def _between(errors: Mapping[int, float], size: int) -> float:
 def gaps_of(predictions: Sequence[Prediction], errors: Floats, floor: float) -> Gaps:
     """Differences of the candidates: what the model is known to get wrong about them, what the choice of requests
     decides, and wider where a candidate lies beyond the runs."""
-    gaps = gaps_of_predictions([throughput_of(p) for p in predictions], errors, floor)
+    busy = np.array([busy_share(p) for p in predictions])
+    gaps = gaps_of_predictions([throughput_of(p) for p in predictions], errors * busy, floor * float(busy.max()))
     by_list = np.array([[_by_list(p, at) for p in predictions] for at in range(_lists(predictions))])
     half = gaps.half
     if len(by_list) > 1:
         half = np.hypot(half, pooled_half(by_list))
+        np.fill_diagonal(half, 0.0)
     beyond = np.array([p.beyond for p in predictions])
     wider = np.maximum(beyond[:, np.newaxis], beyond[np.newaxis, :])
     return Gaps(gaps.value, half * (1.0 + WIDER * np.log2(wider)))
@@ -225,7 +233,7 @@ def ranges_of(prediction: Prediction, evidence: Evidence, corrections: Floats) -
     errors on other workloads. Without known errors the ends are the value."""
     value = throughput_of(prediction)
     own = corrections[np.isfinite(corrections)]
-    shift = float(own.mean()) if len(own) > 1 else 0.0
+    shift = float(own.mean()) * busy_share(prediction) if len(own) > 1 else 0.0
     found: dict[str, Range | None] = {THROUGHPUT: _ranged(value * math.exp(shift), evidence, THROUGHPUT)}
     for name, metric in (("ttft_s", "ttft_p50_s"), ("tpot_s", "tpot_p50_s")):
         values = [getattr(outcome, name) for outcome in prediction.outcomes if getattr(outcome, name) is not None]

@@ -30,7 +30,7 @@ def because(advice: Advice) -> str:
     chosen = advice.chosen
     if chosen is None or chosen.candidate.tokens_per_s is None:
         return ""
-    rate = f"{format_count(chosen.candidate.tokens_per_s.value)} output tokens/s {kind_of(advice, chosen)}"
+    rate = f"{rate_words(chosen.candidate.tokens_per_s.value)} output tokens/s {kind_of(advice, chosen)}"
     parts = [rate]
     if advice.decision.runner_up is not None:
         parts[0] += f", {_against(advice, advice.decision.runner_up)}"
@@ -50,6 +50,11 @@ def wrong_choice(advice: Advice) -> str:
         if at is not None and at not in (worst, advice.decision.chosen):
             told.append(f"{label}, {_name_at(advice, at)}, {_share(advice.decision.losses[at])}")
     return "; ".join(told)
+
+
+def rate_words(tokens_per_s: float) -> str:
+    """12,345, or 0.123 where there is less than one a second."""
+    return format_count(tokens_per_s) if tokens_per_s >= 10 else f"{tokens_per_s:.3g}"
 
 
 def kind_of(advice: Advice, row: Row) -> str:

@@ -41,6 +41,8 @@ class Outcome:
     hit_tokens: int
     looked_up_tokens: int
     rejected: int
+    busy_share: float
+    """Share of the time spent in steps: below 1 where requests come more slowly than they are served"""
     largest: dict[str, float]
     """Count of a step → its largest value in any step, by the names of a fitted model's domain"""
 
@@ -145,6 +147,7 @@ class _Totals:
             hit_tokens=self.hits,
             looked_up_tokens=self.queries,
             rejected=len(records) - len(done),
+            busy_share=min(1.0, self.busy_s / wall_s) if wall_s > 0 else 0.0,
             largest=self.largest,
         )
 
