@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
@@ -30,6 +31,14 @@ PLANTED = (
     .replace("requests = 24", "requests = 14")
 )
 BENCHMARKS = Path(__file__).resolve().parent.parent / "benchmarks"
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Kept fits and tuned kernels of whoever runs the tests stay out of them."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("KVBENCH_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
+        yield
 
 
 def benchmark(name: str, monkeypatch: pytest.MonkeyPatch) -> ModuleType:

@@ -25,6 +25,14 @@ def cost_model_digest() -> str:
 
 
 @cache
+def fit_digest() -> str:
+    """sha256 over the sources that fit a cost model."""
+    root = Path(__file__).resolve().parent.parent
+    fitting = [root / "analysis" / name for name in ("fit.py", "fit_data.py", "nonnegative.py")]
+    return _digest(root, [*sorted((root / "costmodel").rglob("*.py")), *fitting, root / "sweep/advice/fit_errors.py"])
+
+
+@cache
 def kernel_digest() -> str:
     """sha256 over the sources of `kvbench_kernels`, found without importing it (and with it numba)."""
     spec = find_spec("kvbench_kernels")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -23,6 +24,14 @@ PLAIN = (
     .replace("arrival = { rate = 60 }\n", "")
     .replace("[4, 16, 64]", "[8, 16, 32]")
 )
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Kept fits and tuned kernels of whoever runs the tests stay out of them."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("KVBENCH_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
+        yield
 
 
 @pytest.fixture(scope="module")

@@ -6,6 +6,7 @@ import json
 import math
 import subprocess
 import sys
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -34,6 +35,14 @@ PLAIN = (
     .replace("[4, 16, 64]", "[4, 8, 16, 32, 64]")
 )
 OTHER = PLAIN.replace("median = 40", "median = 20").replace("median = 12", "median = 20").replace("24", "30")
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Kept fits and tuned kernels of whoever runs the tests stay out of them."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("KVBENCH_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
+        yield
 
 
 def lengths(seed: int = 1, count: int = 40, median: float = 55.0) -> LengthSample:

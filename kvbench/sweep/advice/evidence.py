@@ -18,6 +18,7 @@ from kvbench.errors import CannotRunError, UsageError
 from kvbench.geometry.dtypes import storage_dtype
 from kvbench.geometry.parallel import split
 from kvbench.geometry.resolve import auto_model, resolve_model
+from kvbench.sweep.advice.kept_fits import fit_of
 from kvbench.sweep.advice.kernel_times import with_kernel_times
 from kvbench.sweep.advice.known import Known, read_known, refuse_other
 from kvbench.sweep.advice.question import BLOCK_SIZES, varied_values
@@ -78,15 +79,11 @@ def find_evidence(question: Question) -> Evidence:
 
 
 def _of_runs(question: Question) -> Evidence:
-    from kvbench.analysis.fit import fit_runs
-    from kvbench.sweep.advice.fit_errors import errors_of
-
     known = read_known(question.results)
     refuse_other(known, model=question.model, gpu=question.gpu, tp=question.tp)
     first = known.cases[0]
     geometry = resolve_model(str(first.model["name"]))
-    found = fit_runs(known.runs, name="recommend")
-    fitted = found.file
+    found = fit_of(known.runs)
     count = len({case.workload_digest for case in known.cases})
     words = f"a cost model fitted from {_counted(len(known.runs), 'run')} ({_counted(count, 'length distribution')})"
     return Evidence(
@@ -95,13 +92,13 @@ def _of_runs(question: Question) -> Evidence:
         geometry=geometry,
         whole=geometry,
         model=dict(first.model),
-        device=fitted.device,
-        source=fitted,
+        device=found.file.device,
+        source=found.file,
         base={**first.engine, "max_context": first.max_context},
         arrival=_steady_arrival(first.arrival, int(first.engine["max_sequences"])),
         values=varied_values(case.engine for case in known.cases),
         known=known,
-        errors=errors_of(found),
+        errors=found.errors,
         notes=found.notes,
     )
 
