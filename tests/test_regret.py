@@ -136,9 +136,9 @@ def test_judging_compares_each_pick_with_the_best_by_the_runs_of_the_others(work
 
 def test_a_tie_counts_as_best_only_where_an_interval_is_known(workloads, monkeypatch):
     regret = benchmark("regret", monkeypatch)
-    loses, half = regret._lost([100.0, 102.0, 98.0], [103.0, 103.0, 103.0])
+    loses, half = regret._lost({0: 100.0, 1: 102.0, 2: 98.0}, {0: 103.0, 1: 103.0, 2: 103.0})
     gaps = np.log([103 / 100, 103 / 102, 103 / 98])
     low, high = stats.t.interval(0.95, 2, gaps.mean(), stats.sem(gaps))
     assert loses == pytest.approx(1 - np.exp(-gaps.mean()))
     assert half == pytest.approx((high - low) / 2)
-    assert regret._lost([100.0], [110.0]) == (pytest.approx(1 / 11), None)
+    assert regret._lost({4: 100.0}, {4: 110.0, 5: 99.0}) == (pytest.approx(1 / 11), None)
