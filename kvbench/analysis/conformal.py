@@ -11,6 +11,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from kvbench.analysis.student import quantile
+
 
 def half_width(errors: Sequence[float], level: float = 0.90, groups: int | None = None) -> float | None:
     """Half of the interval around 0 that the next error falls into; None without errors.
@@ -23,10 +25,8 @@ def half_width(errors: Sequence[float], level: float = 0.90, groups: int | None 
     if independent >= enough(level):
         rank = min(math.ceil((count + 1) * level - 1e-9), count)
         return sorted(map(abs, errors))[rank - 1]
-    from scipy.stats import t
-
     spread = math.sqrt(math.fsum(e * e for e in errors) / count)
-    return float(t.ppf((1 + level) / 2, independent)) * spread * math.sqrt(1 + 1 / independent)
+    return float(quantile((1 + level) / 2, independent)) * spread * math.sqrt(1 + 1 / independent)
 
 
 def enough(level: float = 0.90) -> int:

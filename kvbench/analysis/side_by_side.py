@@ -14,6 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from kvbench.analysis.sides import Side, metrics_of_case
+from kvbench.analysis.student import quantile
 from kvbench.store.case_columns import METRICS
 
 BETTER, WORSE, UNCLEAR, SAME, NO_INTERVAL = "better", "worse", "unclear", "same", "no interval"
@@ -102,14 +103,12 @@ def change(left: np.ndarray, right: np.ndarray, better: str = "", *, is_exact: b
 
 def _half_width(a: np.ndarray, b: np.ndarray) -> float:
     """Half of Welch's interval (Welch 1947) of the difference of two means."""
-    from scipy.special import stdtrit
-
     parts = a.var(ddof=1) / a.size, b.var(ddof=1) / b.size
     total = sum(parts)
     if total <= 1e-28:
         return 0.0
     df = total**2 / sum(part**2 / (values.size - 1) for part, values in zip(parts, (a, b), strict=True))
-    return float(stdtrit(df, 0.5 + LEVEL / 2) * math.sqrt(total))
+    return float(quantile(0.5 + LEVEL / 2, df)) * math.sqrt(total)
 
 
 def _word(low: float, high: float, better: str) -> str:

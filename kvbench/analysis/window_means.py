@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from kvbench.analysis.student import quantile
+
 CONFIDENCE = 0.95
 LARGEST_EXPONENT = 709.0
 FIRST_EDGE = 32
@@ -37,13 +39,11 @@ class Estimate:
 
 def mean_over_windows(values: NDArray[Any], least: float = -np.inf, most: float = np.inf) -> Estimate:
     """Mean of window means `[windows]`, and mean ± t · s / √windows, no wider than what is possible."""
-    from scipy.special import stdtrit
-
     count = len(values)
     mean, spread = float(values.mean()), float(values.std(ddof=1)) if count > 1 else 0.0
     if spread == 0.0:
         return Estimate(mean)
-    half = float(stdtrit(count - 1, 0.5 + CONFIDENCE / 2)) * spread / count**0.5
+    half = float(quantile(0.5 + CONFIDENCE / 2, count - 1)) * spread / count**0.5
     return Estimate(mean, max(least, mean - half), min(most, mean + half))
 
 

@@ -10,6 +10,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from kvbench.analysis.student import quantile
+
 Floats = NDArray[np.float64]
 LEVEL = 0.95
 """Of the intervals of differences."""
@@ -107,7 +109,7 @@ def pooled_half(rounds: Floats) -> float:
         return 0.0
     rest = logs - logs.mean(axis=0) - logs.mean(axis=1, keepdims=True) + logs.mean()
     spread = math.sqrt(float((rest**2).sum()) / freedom)
-    return float(t_quantile(0.5 + LEVEL / 2, freedom)) * spread * math.sqrt(2.0 / count)
+    return float(quantile(0.5 + LEVEL / 2, freedom)) * spread * math.sqrt(2.0 / count)
 
 
 def _gaps(differences: Floats, *, further: bool) -> Gaps:
@@ -127,11 +129,4 @@ def _gaps(differences: Floats, *, further: bool) -> Gaps:
 
 def _t(count: NDArray[np.int64]) -> Floats:
     """Student's quantile for so many values."""
-    return t_quantile(0.5 + LEVEL / 2, np.maximum(count - 1, 1))
-
-
-def t_quantile(level: float, freedom: NDArray[np.int64] | int) -> Floats:
-    """Student's t (`scipy.stats` would take a second to import)."""
-    from scipy.special import stdtrit
-
-    return np.asarray(stdtrit(freedom, level), dtype=np.float64)
+    return quantile(0.5 + LEVEL / 2, np.maximum(count - 1, 1))

@@ -17,6 +17,7 @@ import numpy as np
 from kvbench.analysis.claims.evidence import CaseEvidence, Evidence, Quantity
 from kvbench.analysis.claims.places import labels_of, lack_of, name_of, words_of
 from kvbench.analysis.gate.statistics import paired
+from kvbench.analysis.student import quantile
 
 CHANCE = 0.05
 """Of an interval that misses the true value."""
@@ -55,9 +56,7 @@ class Estimate:
             return self.value / (1 + self.margin), self.value * (1 + self.margin)
         if self.samples < 2 or self.se == 0.0:
             return self.value, self.value
-        from scipy.special import stdtrit
-
-        half = float(stdtrit(self.df, 1.0 - chance / 2.0)) * self.se
+        half = float(quantile(1.0 - chance / 2.0, self.df)) * self.se
         return self._scaled(self.theta - half), self._scaled(self.theta + half)
 
     def _scaled(self, theta: float) -> float:

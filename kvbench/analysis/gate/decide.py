@@ -8,8 +8,9 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from kvbench.analysis.gate.statistics import Bools, Paired, detectable, holm, quantile
+from kvbench.analysis.gate.statistics import Bools, Paired, detectable, holm
 from kvbench.analysis.gate.types import Floats, Rule, Verdict
+from kvbench.analysis.student import quantile
 
 Stage = Literal["single", "screen", "confirm", "sessions"]
 CODES = (Verdict.INCONCLUSIVE, Verdict.FAIL, Verdict.IMPROVED, Verdict.PASS)

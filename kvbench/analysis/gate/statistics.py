@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvbench.analysis.gate.types import CaseBlocks, Floats
+from kvbench.analysis.student import quantile
 
 Bools = NDArray[np.bool_]
 
@@ -58,14 +59,6 @@ def from_moments(theta: Floats, se: Floats, df: Floats) -> Paired:
     with np.errstate(divide="ignore", invalid="ignore"):
         t = np.where(theta == 0.0, 0.0, theta / se)
     return Paired(theta, se, df, stdtr(df, -t), stdtr(df, t))
-
-
-def quantile(chance: float, df: Floats) -> Floats:
-    """The value below which Student's t with `df` degrees of freedom is with this chance; few values of `df` differ."""
-    from scipy.special import stdtrit
-
-    known, places = np.unique(df, return_inverse=True)
-    return np.asarray(stdtrit(known, chance)[places], dtype=np.float64).reshape(np.shape(df))
 
 
 def holm(p: Floats) -> Floats:

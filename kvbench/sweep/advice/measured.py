@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from kvbench.analysis.advice.candidates import Floats, Gaps, Range, gaps_of_rounds, t_quantile
+from kvbench.analysis.advice.candidates import LEVEL, Floats, Gaps, Range, gaps_of_rounds
+from kvbench.analysis.student import quantile
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -101,5 +102,5 @@ def _mean(values: Sequence[float]) -> Range | None:
     if len(values) < 2 or min(values) <= 0:
         return Range(mean, mean, mean)
     spread = float(np.std(np.log(values), ddof=1))
-    half = float(t_quantile(0.975, len(values) - 1)) * spread / math.sqrt(len(values))
+    half = float(quantile(0.5 + LEVEL / 2, len(values) - 1)) * spread / math.sqrt(len(values))
     return Range(mean, mean * math.exp(-half), mean * math.exp(half))
