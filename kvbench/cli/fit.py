@@ -13,6 +13,7 @@ from kvbench.errors import UsageError
 
 if TYPE_CHECKING:
     from kvbench.costmodel.fitted import FittedFile
+    from kvbench.store.run import Run
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
@@ -65,7 +66,7 @@ def fit(runs: tuple[Path, ...], out: Path | None, name: str | None, checks: tupl
     say(f"fitted model: {path}  ({file.label})")
 
 
-def _distinct(runs: list) -> list:  # type: ignore[type-arg]
+def _distinct(runs: list[Run]) -> list[Run]:
     """The runs, none of them given twice: its samples would count twice."""
     ids = [run.run_id for run in runs]
     twice = next((one for one in ids if ids.count(one) > 1), None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from kvbench.analysis.advice.rule_of_thumb import USUAL_DEFAULT
 from kvbench.cli.output import Table
 from kvbench.sweep.advice.reasons import because, headline, kind_of, rate_words, share_cell, wrong_choice
 from kvbench.tabulate import MISSING
@@ -102,9 +103,8 @@ def marks(advice: Advice, at: int) -> list[str]:
     decision, row = advice.decision, advice.rows[at]
     found = ["recommended"] * (at == decision.chosen) + ["runner-up"] * (at == decision.runner_up)
     found += ["tied"] * (at in decision.tied and at != decision.chosen and at != decision.runner_up)
-    found += ["usual default"] * (row.settings.block_size == 16) + ["rule of thumb"] * (
-        row.settings.block_size == advice.thumb
-    )
+    found += ["usual default"] * (row.settings.block_size == USUAL_DEFAULT)
+    found += ["rule of thumb"] * (row.settings.block_size == advice.thumb)
     return found
 
 
@@ -138,7 +138,7 @@ def _record(advice: Advice, at: int, row: Row) -> dict[str, Any]:
         "runner_up": at == decision.runner_up,
         "tied": at in decision.tied and len(decision.tied) > 1,
         "front": decision.front[at],
-        "usual_default": row.settings.block_size == 16,
+        "usual_default": row.settings.block_size == USUAL_DEFAULT,
         "rule_of_thumb": row.settings.block_size == advice.thumb,
         "kind": kind_of(advice, row) if candidate.tokens_per_s else None,
         "life_waste_share": exact.life_waste_share,

@@ -13,6 +13,7 @@ from typing import Literal
 
 from kvbench.analysis.advice.candidates import Candidate, Gaps, Range
 from kvbench.analysis.pareto import pareto_front
+from kvbench.units import format_seconds
 
 Verdict = Literal["clear", "tied", "alone", "none"]
 NEAR = 0.005
@@ -150,8 +151,6 @@ def _value(candidate: Candidate, name: str) -> float | None:
 
 def _missed(candidate: Candidate, slo: Slo) -> str | None:
     """The first objective that the candidate's value exceeds; one that it has no number for counts as missed."""
-    from kvbench.units import format_seconds
-
     for name, label in (("ttft_s", "TTFT"), ("tpot_s", "TPOT")):
         limit, value = getattr(slo, name), _value(candidate, name)
         if limit is not None and (value is None or not value <= limit):

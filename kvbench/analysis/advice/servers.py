@@ -27,8 +27,9 @@ class Document:
 class Setting:
     """How a server is told one setting: by a flag, by `on`/`off` flags, or by a key of its configuration file.
 
-    `values` translates KV dtypes ("bf16", or "fp8_e4m3 tensor" and "… token-head" by their scales). `with` are flags
-    that the setting needs beside its own. A size is given in `unit_bytes`; `counts` says of how many ranks.
+    `values` translates KV dtypes ("bf16", or "fp8_e4m3 tensor" and "… token-head" by their scales). `needs` (`with`
+    in the files) are flags that the setting takes beside its own. A size is given in `unit_bytes`; `counts` says of how
+    many ranks.
     """
 
     sources: tuple[str, ...]

@@ -13,6 +13,7 @@ from typing import Any
 
 from kvbench.analysis.claims.estimates import CHANCE, SAME, Estimate, Finding
 from kvbench.analysis.claims.types import MODELLED, ClaimVerdict, Held
+from kvbench.units import format_seconds
 
 ABOUT = 0.25
 """What "about" allows: a number that a claim rounds to a third or a half may be off by a quarter of itself."""
@@ -60,6 +61,15 @@ def between(low: float, high: float, words: str = "") -> Band:
 
 def about(number: float, words: str) -> Band:
     return Band(f"about {words}", low=number * (1 - ABOUT), high=number * (1 + ABOUT))
+
+
+def percent(share: float) -> str:
+    """0.02 → `2 %`."""
+    return f"{100 * share:g} %"
+
+
+DIFFERENT = Band(f"a difference of more than {percent(SAME)}")
+"""What `differs` looks for, in words."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,15 +259,4 @@ def _share(value: float) -> str:
     return f"{value:.1%}".replace("%", " %")
 
 
-def percent(share: float) -> str:
-    """0.02 → `2 %`."""
-    return f"{100 * share:g} %"
-
-
-def _seconds(value: float) -> str:
-    from kvbench.units import format_seconds
-
-    return format_seconds(value)
-
-
-_WRITERS: dict[str, Callable[[float], str]] = {"x": _ratio, "%": _share, "s": _seconds}
+_WRITERS: dict[str, Callable[[float], str]] = {"x": _ratio, "%": _share, "s": format_seconds}

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from kvbench.analysis.claims.estimates import ratios
 from kvbench.analysis.claims.evidence import Evidence
-from kvbench.analysis.claims.judge import Claim, about, differs, everywhere, more_than
-from kvbench.analysis.claims.preemption import DIFFERENT
+from kvbench.analysis.claims.judge import DIFFERENT, Claim, about, differs, everywhere, more_than
 from kvbench.analysis.claims.quantities import kv_bytes_per_token
 from kvbench.analysis.claims.types import ClaimVerdict
 

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from kvbench.analysis.claims.estimates import SAME, Finding, ratios
+from kvbench.analysis.claims.estimates import Finding, ratios
 from kvbench.analysis.claims.evidence import Evidence
-from kvbench.analysis.claims.judge import Band, Claim, differs, percent
+from kvbench.analysis.claims.judge import DIFFERENT, Claim, differs
 from kvbench.analysis.claims.types import ClaimVerdict
 
 SWAP, RECOMPUTE = {"preemption": "swap"}, {"preemption": "recompute"}
 FIFO = "first-arrived"
 VICTIMS = ("lrc", "lrc-age")
-DIFFERENT = Band(f"a difference of more than {percent(SAME)}")
 METRICS = {
     "output_tokens_per_s": ("throughput", "output tokens/s"),
     "kv_utilisation_mean": ("memory", "share of the pool held, mean over time"),

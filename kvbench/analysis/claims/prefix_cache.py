@@ -8,8 +8,7 @@ from typing import Any
 
 from kvbench.analysis.claims.estimates import Finding, labelled, levels, merged, ratios
 from kvbench.analysis.claims.evidence import Evidence, whole_numbers
-from kvbench.analysis.claims.judge import Claim, at_most, differs, everywhere, less_than, more_than
-from kvbench.analysis.claims.preemption import DIFFERENT
+from kvbench.analysis.claims.judge import DIFFERENT, Claim, at_most, differs, everywhere, less_than, more_than
 from kvbench.analysis.claims.quantities import prefill_tokens_per_turn
 from kvbench.analysis.claims.types import ClaimVerdict
 

@@ -6,8 +6,7 @@ from typing import Any
 
 from kvbench.analysis.claims.estimates import average_ratio, merged
 from kvbench.analysis.claims.evidence import Evidence
-from kvbench.analysis.claims.judge import Claim, differs, not_tested
-from kvbench.analysis.claims.preemption import DIFFERENT
+from kvbench.analysis.claims.judge import DIFFERENT, Claim, differs, not_tested
 from kvbench.analysis.claims.types import ClaimVerdict
 
 METRICS = {"output_tokens_per_s": "throughput", "ttft_p95_s": "the tail of TTFT", "tpot_p95_s": "the tail of TPOT"}

@@ -138,9 +138,7 @@ def _navigation(drawn: Sequence[Figure]) -> Html:
 
 
 def _without_script() -> Html:
-    told = (
-        "The charts need JavaScript; the tables beside them hold the same numbers (kvbench report --static has none)."
-    )
+    told = "The charts need JavaScript; the tables beside them hold the same numbers, and --static needs none."
     return el("noscript", el("p", told, class_="badge"))
 
 

@@ -129,7 +129,7 @@ def _of_file(question: Question, path: Path) -> Evidence:
         arrival=_steady_arrival({}, int(base["max_sequences"])),
         values={
             "block_size": [size for size in (4, *BLOCK_SIZES) if low <= size <= high],
-            "kv_dtype": [one.kv_dtype for one in source.configurations],
+            "kv_dtype": [fit.kv_dtype for fit in source.configurations],
         },
         errors=source.case_errors(THROUGHPUT),
     )

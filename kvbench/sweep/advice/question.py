@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
 AXES = ("block_size", "kv_dtype", "batch_policy", "prefix_cache", "offload")
 BLOCK_SIZES = (8, 16, 32, 64, 128, 256)
-USUAL_BLOCK_SIZE = 16
 SUITE = "recommend"
 NAME = "engine."
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
+from kvbench.analysis.advice.rule_of_thumb import USUAL_DEFAULT
 from kvbench.units import format_count, format_seconds
 
 if TYPE_CHECKING:
@@ -45,7 +47,7 @@ def wrong_choice(advice: Advice) -> str:
     if worst is None:
         return ""
     told = [f"{_name_at(advice, worst)} loses {_share(advice.decision.losses[worst])}"]
-    for label, size in (("the usual default", 16), ("the rule of thumb", advice.thumb)):
+    for label, size in (("the usual default", USUAL_DEFAULT), ("the rule of thumb", advice.thumb)):
         at = _with_block(advice, size)
         if at is not None and at not in (worst, advice.decision.chosen):
             told.append(f"{label}, {_name_at(advice, at)}, {_share(advice.decision.losses[at])}")
@@ -135,8 +137,7 @@ def _name_at(advice: Advice, at: int) -> str:
     return _name(advice, advice.rows[at].candidate.settings)
 
 
-def _name(advice: Advice, settings: object) -> str:
-    assert isinstance(settings, dict)
+def _name(advice: Advice, settings: Mapping[str, Any]) -> str:
     return " ".join(str(settings[name]) for name in advice.axes) or "the only candidate"
 
 

@@ -35,11 +35,8 @@ class Outcome:
     output_tokens: int
     ttft_s: float | None
     tpot_s: float | None
-    preemptions: int
     active_mean: float
     """Sequences being served, mean over time in steps"""
-    hit_tokens: int
-    looked_up_tokens: int
     rejected: int
     busy_share: float
     """Share of the time spent in steps: below 1 where requests come more slowly than they are served"""
@@ -110,11 +107,8 @@ def _by_name(
 class _Totals:
     """Sums over steps, so that no step has to be kept."""
 
-    preemptions: int = 0
     busy_s: float = 0.0
     active_s: float = 0.0
-    queries: int = 0
-    hits: int = 0
     largest: dict[str, float] = field(default_factory=dict)
 
     def take(self, steps: Collection[StepRecord]) -> None:
@@ -131,9 +125,6 @@ class _Totals:
                 self._note(name, getattr(step, name))
             self.busy_s += step.duration_s
             self.active_s += step.duration_s * step.active_sequences
-            self.preemptions += step.preemptions
-            self.queries += step.prefix_cache_queries
-            self.hits += step.prefix_cache_hits
 
     def outcome(self, records: Sequence[RequestRecord], wall_s: float) -> Outcome:
         done = [r for r in records if r.finish_reason in ("length", "stop")]
@@ -142,10 +133,7 @@ class _Totals:
             output_tokens=sum(r.output_tokens for r in done),
             ttft_s=_median([r.ttft_s for r in done]),
             tpot_s=_median([r.tpot_s for r in done]),
-            preemptions=self.preemptions,
             active_mean=self.active_s / self.busy_s if self.busy_s else 0.0,
-            hit_tokens=self.hits,
-            looked_up_tokens=self.queries,
             rejected=len(records) - len(done),
             busy_share=min(1.0, self.busy_s / wall_s) if wall_s > 0 else 0.0,
             largest=self.largest,
