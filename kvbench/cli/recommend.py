@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from kvbench.cli.given import was_given
 from kvbench.cli.output import Table, emit, format_option
 from kvbench.errors import ExitCode, UsageError
 
@@ -20,6 +21,13 @@ if TYPE_CHECKING:
 _PATH = click.Path(path_type=Path)
 _SECONDS = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*(s|ms|us|µs)?")
 _UNITS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, None: 1.0}
+_ONLY_WITH = (
+    ("trace_format", "--trace-format", "trace"),
+    ("limit", "--limit", "trace"),
+    ("rounds", "--rounds", "measure"),
+    ("out", "--out", "measure"),
+)
+"""Parameter, its option, and the parameter without which it has no effect"""
 
 
 @click.command()
@@ -85,6 +93,8 @@ def _question(options: dict[str, Any]) -> Question:
     from kvbench.sweep.advice.question import Question
     from kvbench.units import parse_bytes
 
+    _refuse_without_effect()
+
     def size(name: str) -> int | None:
         return None if options[name] is None else parse_bytes(options[name])
 
@@ -108,6 +118,14 @@ def _question(options: dict[str, Any]) -> Question:
     )
 
 
+def _refuse_without_effect() -> None:
+    for name, option, needed in _ONLY_WITH:
+        if was_given(name) and not was_given(needed):
+            raise UsageError(f"{option} is for --{needed}", hint="leave it out")
+    if was_given("memory") and was_given("kv_memory"):
+        raise UsageError("--memory and --kv-memory are two sizes of one pool", hint="give one of them")
+
+
 def _sample(options: dict[str, Any]) -> LengthSample:
     """The lengths, from the one place that was named."""
     from kvbench.analysis.advice import sources
@@ -119,12 +137,12 @@ def _sample(options: dict[str, Any]) -> LengthSample:
         raise UsageError(told, hint="give one of --trace, --lengths with --outputs, --histogram and --run")
     if options["trace"] is not None:
         return sources.from_trace(options["trace"], options["trace_format"], options["limit"], options["outputs"])
-    if options["limit"] is not None:
-        raise UsageError("--limit is for --trace", hint="leave it out")
     if options["lengths"] is not None:
         return sources.from_sides(options["lengths"], options["outputs"])
     if options["histogram"] is not None:
         return sources.from_histogram(options["histogram"], options["outputs"])
+    if options["outputs"] is not None:
+        raise UsageError("--outputs beside --run: a run has outputs of its own", hint="leave one of them out")
     from kvbench.store.run import open_run
 
     return sources.from_run(open_run(options["run_folder"]))

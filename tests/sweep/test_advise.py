@@ -17,6 +17,7 @@ from kvbench.analysis.advice.decide import Slo
 from kvbench.analysis.advice.lengths import LengthSample
 from kvbench.analysis.advice.sources import from_run, from_sides
 from kvbench.cli.main import run as command_line
+from kvbench.costmodel.fitted_file import write_fitted
 from kvbench.costmodel.sources import cost_for
 from kvbench.errors import CannotRunError, DataError, KvbenchError, UsageError
 from kvbench.geometry.presets import preset
@@ -186,11 +187,19 @@ def test_a_lossy_dtype_is_recommended_only_when_it_was_allowed() -> None:
     assert lossy.chosen.settings.kv_dtype == "int8"  # twice the sequences
 
 
-def test_runs_of_another_model_or_device_are_refused_by_name(runs: tuple[Run, Run]) -> None:
+def test_results_of_another_model_or_device_are_refused_by_name(runs: tuple[Run, Run], tmp_path: Path) -> None:
     for question, word in (
         (Question(sample=lengths(), results=paths(runs), model="tiny-qwen2"), "the question is about tiny-qwen2"),
         (Question(sample=lengths(), results=paths(runs), gpu="h100"), "the question is about h100"),
         (Question(sample=lengths(), results=paths(runs), tp=2), "--tp 2"),
+    ):
+        with pytest.raises(CannotRunError, match=word):
+            advise(question)
+    fitted = tmp_path / "fit.json"
+    write_fitted(fitted, fitted_file())
+    for question, word in (
+        (Question(sample=lengths(), results=(fitted,), gpu="h100"), "measured on Some CPU, and the question is about"),
+        (Question(sample=lengths(), results=(fitted,), tp=2), "--tp 2"),
     ):
         with pytest.raises(CannotRunError, match=word):
             advise(question)
@@ -244,6 +253,12 @@ def test_one_row_is_answered_with_the_note_that_it_is_no_distribution(
         (["--lengths", "10", "--outputs", "5", "--results", "{empty}.gone"], "no plan.json"),
         (["--lengths", "10", "--outputs", "5", "--model", "no-such-model"], "no-such-model"),
         (["--lengths", "10", "--outputs", "5", "--gpu", "abacus"], "abacus"),
+        (["--lengths", "10", "--outputs", "5", "--trace-format", "azure"], "--trace-format is for --trace"),
+        (["--lengths", "10", "--outputs", "5", "--limit", "3"], "--limit is for --trace"),
+        (["--lengths", "10", "--outputs", "5", "--rounds", "3"], "--rounds is for --measure"),
+        (["--lengths", "10", "--outputs", "5", "--out", "{empty}.runs"], "--out is for --measure"),
+        (["--run", "x", "--outputs", "5"], "a run has outputs of its own"),
+        (["--lengths", "10", "--outputs", "5", "--memory", "1GiB", "--kv-memory", "1MiB"], "two sizes of one pool"),
     ],
 )
 def test_bad_questions_are_usage_errors(

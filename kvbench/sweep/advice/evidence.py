@@ -20,7 +20,7 @@ from kvbench.geometry.parallel import split
 from kvbench.geometry.resolve import auto_model, resolve_model
 from kvbench.sweep.advice.kept_fits import fit_of
 from kvbench.sweep.advice.kernel_times import with_kernel_times
-from kvbench.sweep.advice.known import Known, read_known, refuse_other
+from kvbench.sweep.advice.known import Known, read_known, refuse_other_device, refuse_other_model
 from kvbench.sweep.advice.question import BLOCK_SIZES, varied_values
 
 if TYPE_CHECKING:
@@ -80,7 +80,8 @@ def find_evidence(question: Question) -> Evidence:
 
 def _of_runs(question: Question) -> Evidence:
     known = read_known(question.results)
-    refuse_other(known, model=question.model, gpu=question.gpu, tp=question.tp)
+    refuse_other_model(known, question.model)
+    refuse_other_device(known.device_name, gpu=question.gpu, tp=question.tp)
     first = known.cases[0]
     geometry = resolve_model(str(first.model["name"]))
     found = fit_of(known.runs)
@@ -108,6 +109,7 @@ def _of_file(question: Question, path: Path) -> Evidence:
     if not isinstance(source, FittedFile):
         evidence = _modelled(question)
         return replace(evidence, source=source, words=f"rates of {source.label}, without a measured run")
+    refuse_other_device(source.device.name, gpu=question.gpu, tp=question.tp)
     geometry = resolve_model(question.model or source.model)
     one = source.configurations[0]
     reason = source.why_not(geometry, source.weight_dtype, one.kv_dtype, one.kv_scales, one.kv_layout)
@@ -129,7 +131,7 @@ def _of_file(question: Question, path: Path) -> Evidence:
         arrival=_steady_arrival({}, int(base["max_sequences"])),
         values={
             "block_size": [size for size in (4, *BLOCK_SIZES) if low <= size <= high],
-            "kv_dtype": [fit.kv_dtype for fit in source.configurations],
+            "kv_dtype": list(dict.fromkeys(fit.kv_dtype for fit in source.configurations)),
         },
         errors=source.case_errors(THROUGHPUT),
     )

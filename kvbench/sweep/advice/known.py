@@ -64,8 +64,8 @@ def read_known(paths: Sequence[Path]) -> Known:
     return Known(runs, cases, device, clock)
 
 
-def refuse_other(known: Known, *, model: str | None, gpu: str | None, tp: int) -> None:
-    """`CannotRunError` where the question is about another model or device than the runs."""
+def refuse_other_model(known: Known, model: str | None) -> None:
+    """`CannotRunError` where the question is about another model than the runs."""
     measured = str(known.cases[0].model["name"])
     if model is not None and not _same_model(model, measured):
         raise CannotRunError(
@@ -73,14 +73,18 @@ def refuse_other(known: Known, *, model: str | None, gpu: str | None, tp: int) -
             "about another",
             hint="leave --results out for a modelled answer, or measure this model with kvbench sweep",
         )
-    if gpu is not None and not _same_device(gpu, known.device_name):
+
+
+def refuse_other_device(measured: str, *, gpu: str | None, tp: int) -> None:
+    """`CannotRunError` where the question is about another device, or more of them, than the one that was measured."""
+    if gpu is not None and not _same_device(gpu, measured):
         raise CannotRunError(
-            f"the runs were measured on {known.device_name}, and the question is about {gpu}",
+            f"the results were measured on {measured}, and the question is about {gpu}",
             hint="leave --results out for a modelled answer, or leave --gpu out",
         )
     if tp > 1:
         raise CannotRunError(
-            f"the runs are of one device, and --tp {tp} splits the model among {tp}",
+            f"the results are of one device, and --tp {tp} splits the model among {tp}",
             hint="leave --results out for a modelled answer",
         )
 
