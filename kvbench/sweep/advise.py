@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from kvbench.spec.cases import Case
     from kvbench.spec.engine import EngineSettings
     from kvbench.spec.load import LoadedSuite
+    from kvbench.spec.workload import WorkloadSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,28 +87,12 @@ def advise(question: Question) -> Advice:
     evidence = find_evidence(question)
     quality = text_quality(question.quality, evidence.whole)
     thumb = rule_of_thumb(question.sample)
-    suite = candidate_suite(
-        question,
-        model=evidence.model,
-        base={**evidence.base, **_weights(question, evidence)},
-        arrival=evidence.arrival,
-        values=_with_marks(evidence, thumb),
-    )
+    suite = _suite(question, evidence, thumb)
     cases = candidates_of(suite)
     sample = question.sample.fitting(min(context_of(evidence, _engine(case)) for case in cases))
     exact = exact_rows(question, evidence, sample, cases)
-    workload = cases[0].workload
-    assert workload is not None
-    shares = question.trace if any(settings.prefix_cache != "none" for settings, _ in exact) else None
-    trace = shares if sample.shared is not None else None
-    plan = plan_servings(
-        sample,
-        workload,
-        at_once=max(1, *(row.sequences for _, row in exact)),
-        trace=trace,
-        requests=question.requests,
-        seed=question.seed,
-    )
+    workload = _workload(cases)
+    plan = _plan(question, sample, workload, exact)
     length = float((sample.inputs + sample.outputs / 2).mean())
     predictions = predict_all(evidence, [settings for settings, _ in exact], plan, length)
     errors = errors_of_candidates(evidence, cases)
@@ -117,15 +102,41 @@ def advise(question: Question) -> Advice:
         _row(question, evidence, quality, case, exact[at], predictions[at], measured, at, errors[:, at], axes_of(cases))
         for at, case in enumerate(cases)
     )
-    decision = decide(
-        [row.candidate for row in rows],
-        gaps,
-        slo=question.slo,
-        default=_usual(rows),
-        neighbours=neighbours_of(cases),
-    )
+    candidates = [row.candidate for row in rows]
+    decision = decide(candidates, gaps, slo=question.slo, default=_usual(rows), neighbours=neighbours_of(cases))
     notes = (*sample.notes, *evidence.notes, *_notes(rows, sample))
     return Advice(question, evidence, sample, plan, suite, axes_of(cases), rows, gaps, decision, thumb, notes)
+
+
+def _suite(question: Question, evidence: Evidence, thumb: int) -> LoadedSuite:
+    base = {**evidence.base, **_weights(question, evidence)}
+    values = _with_marks(evidence, thumb)
+    return candidate_suite(question, model=evidence.model, base=base, arrival=evidence.arrival, values=values)
+
+
+def _plan(
+    question: Question,
+    sample: LengthSample,
+    workload: WorkloadSettings,
+    exact: Sequence[tuple[EngineSettings, BlockRow]],
+) -> Plan:
+    """What every candidate serves: the trace's own requests where some prefix cache could find what they share."""
+    has_cache = any(settings.prefix_cache != "none" for settings, _ in exact)
+    return plan_servings(
+        sample,
+        workload,
+        at_once=max(1, *(row.sequences for _, row in exact)),
+        trace=question.trace if has_cache and sample.shared is not None else None,
+        requests=question.requests,
+        seed=question.seed,
+    )
+
+
+def _workload(cases: Sequence[Case]) -> WorkloadSettings:
+    """The one that all candidates have."""
+    workload = cases[0].workload
+    assert workload is not None
+    return workload
 
 
 def _engine(case: Case) -> EngineSettings:
