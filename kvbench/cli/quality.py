@@ -127,10 +127,10 @@ def _check_writable(out: Path | None) -> None:
 
 
 def _write(out: Path, found: QualityFile) -> None:
-    from kvbench.store.files import replace_file, to_json, write_errors
+    from kvbench.store.files import replacing, to_json, write_errors
 
-    with write_errors(out):
-        replace_file(out, to_json(found.to_json()), out.absolute().parent)
+    with write_errors(out), replacing(out) as file:
+        file.write(to_json(found.to_json()))
 
 
 def _print(found: QualityFile, form: str) -> None:

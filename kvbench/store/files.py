@@ -91,6 +91,21 @@ def replace_file(path: Path, data: bytes, staging: Path) -> None:
     move(temporary, path)
 
 
+@contextmanager
+def replacing(path: Path) -> Iterator[BinaryIO]:
+    """A file of the user's: what is written stands beside `path` and takes its name when it is whole. Readers see the
+    old contents or the new; what fails leaves the old ones and nothing else."""
+    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with beside.open("wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(beside, path)
+    finally:
+        remove(beside)
+
+
 def move(source: Path, target: Path) -> None:
     """Rename within one file system and make the rename last."""
     os.replace(source, target)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
@@ -13,6 +12,7 @@ from kvbench.console import say
 from kvbench.errors import UsageError
 from kvbench.measure.job import COUNTERS, CaseJob, Event
 from kvbench.measure.live import LiveCounters
+from kvbench.store.files import replacing
 from kvbench.sweep.live import Facts, SweepMetrics
 
 if TYPE_CHECKING:
@@ -101,13 +101,9 @@ def _check_writable(path: Path) -> None:
 
 def _write(path: Path, text: str) -> None:
     """Whole or not at all: node_exporter may read at any moment, and it takes up every file in .prom."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        temporary.write_text(text, encoding="utf-8")
-        temporary.replace(path)
+        with replacing(path) as file:
+            file.write(text.encode())
         say(f"metrics: {path}")
     except OSError as error:
         say(f"warning: {path} was not written: {error.strerror or error}; the run is whole", style="yellow")
-    finally:
-        with suppress(OSError):
-            temporary.unlink()

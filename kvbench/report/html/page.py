@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Sequence
 from importlib.resources import files as resources
 from pathlib import Path
@@ -61,13 +60,8 @@ def write_html(
     check_target(path)
     check_installed()
     data = page(Contents(run, metrics, show_all=show_all), is_static=is_static).encode()
-    with files.write_errors(path, hint="choose another file with --html"):
-        beside = path.with_name(f".{path.name}.{os.getpid()}")
-        try:
-            files.write_new(beside, data)
-            files.move(beside, path)
-        finally:
-            files.remove(beside)
+    with files.write_errors(path, hint="choose another file with --html"), files.replacing(path) as file:
+        file.write(data)
     return len(data)
 
 

@@ -8,9 +8,8 @@ from __future__ import annotations
 import gzip
 import heapq
 import json
-import os
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
@@ -21,6 +20,7 @@ from kvbench.report.timeline.events import BLOCKS, ENGINE, QUEUE, REQUESTS, TIER
 from kvbench.report.timeline.pick import Picked
 from kvbench.report.timeline.requests import StepTimes, request_events
 from kvbench.report.timeline.steps import COPIES, STALL, StepEvents, completed, merged, shown_counters
+from kvbench.store.files import replacing, write_errors
 from kvbench.tabulate import one_line
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ def write_timeline(run: Run, picked: Picked, path: Path, *, is_whole: bool = Fal
         raise DataError(f"{picked.label}, sample {key[1]}, has no steps on record: {why}", hint="choose another sample")
     steps = steps.sort_by("step")
     picture = _Picture(run, picked, steps, requests, is_whole)
-    with _replacing(path) as file:
+    with _opened(path) as file:
         events = picture.write(file)
     return Written(path, path.stat().st_size, events, steps.num_rows, requests.num_rows, tuple(picture.notes))
 
@@ -147,21 +147,13 @@ class _Picture:
 
 
 @contextmanager
-def _replacing(path: Path) -> Iterator[IO[bytes]]:
-    """A file that takes its name when it is whole. `UsageError` when it cannot be written."""
+def _opened(path: Path) -> Iterator[IO[bytes]]:
+    """The file to write, compressed where its name says so. `UsageError` when it cannot be written."""
     if not path.name or (path.exists() and not path.is_file()):
         raise UsageError(f"{path} is no file", hint="name a file, as in timeline.json.gz")
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with temporary.open("wb") as raw:
-            if path.suffix == ".gz":
-                with gzip.GzipFile(filename="", mode="wb", compresslevel=6, fileobj=raw, mtime=0) as packed:
-                    yield packed  # type: ignore[misc]
-            else:
-                yield raw
-        temporary.replace(path)
-    except OSError as error:
-        raise UsageError(f"cannot write {path}: {error.strerror or error}", hint="choose another file") from None
-    finally:
-        with suppress(OSError):
-            temporary.unlink()
+    with write_errors(path, hint="choose another file"), replacing(path) as raw:
+        if path.suffix != ".gz":
+            yield raw
+            return
+        with gzip.GzipFile(filename="", mode="wb", compresslevel=6, fileobj=raw, mtime=0) as packed:
+            yield packed  # type: ignore[misc]

@@ -1,0 +1,41 @@
+"""Files of the user's are whole or as they were."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from kvbench.errors import UsageError
+from kvbench.store.files import replacing, write_errors
+
+
+def test_a_file_has_its_name_when_it_is_whole_and_not_before(tmp_path: Path) -> None:
+    path = tmp_path / "report.html"
+    path.write_bytes(b"old")
+    with replacing(path) as file:
+        file.write(b"new, " * 100_000)
+        assert path.read_bytes() == b"old"
+    assert path.read_bytes() == b"new, " * 100_000
+    assert [found.name for found in tmp_path.iterdir()] == ["report.html"]
+
+
+def test_what_fails_leaves_the_old_contents_and_nothing_else(tmp_path: Path) -> None:
+    path = tmp_path / "report.html"
+    path.write_bytes(b"old")
+    with pytest.raises(ZeroDivisionError), replacing(path) as file:
+        file.write(b"half")
+        raise ZeroDivisionError
+    assert path.read_bytes() == b"old"
+    assert [found.name for found in tmp_path.iterdir()] == ["report.html"]
+
+
+def test_a_folder_in_the_way_is_one_clear_error(tmp_path: Path) -> None:
+    (tmp_path / "taken").mkdir()
+    with (
+        pytest.raises(UsageError, match="cannot write"),
+        write_errors(tmp_path / "taken"),
+        replacing(tmp_path / "taken") as file,
+    ):
+        file.write(b"new")
+    assert [found.name for found in tmp_path.iterdir()] == ["taken"]
