@@ -6,14 +6,13 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kvbench.analysis.window_means import Estimate
+from kvbench.digested import digest_of, read_json_object
 from kvbench.errors import DataError, UsageError
 from kvbench.geometry.dtypes import canonical_dtype
 
@@ -106,7 +105,7 @@ class QualityFile:
     def to_json(self) -> dict[str, Any]:
         """The file's object, its digest last."""
         content = {"format": FORMAT, "version": VERSION, **asdict(self)}
-        return {**content, "digest": _digest(content)}
+        return {**content, "digest": digest_of(content)}
 
 
 def model_facts(geometry: ModelGeometry) -> dict[str, Any]:
@@ -117,7 +116,7 @@ def model_facts(geometry: ModelGeometry) -> dict[str, Any]:
 def read_quality(path: str | Path) -> QualityFile:
     """What `kvbench quality --out` wrote. `UsageError` for a file that is none of these or of a newer kvbench,
     `DataError` for one that is damaged or was edited."""
-    content = _json_object(Path(path))
+    content = read_json_object(path, "quality file", _HINT)
     if content.get("format") != FORMAT:
         raise UsageError(f'{path} is not a "{FORMAT}" file', hint=_HINT)
     if content.get("version") != VERSION:
@@ -125,7 +124,7 @@ def read_quality(path: str | Path) -> QualityFile:
             f"{path} has version {content.get('version')}, this kvbench reads {VERSION}",
             hint="it was written by a newer kvbench: update, or measure again",
         )
-    if content.get("digest") != _digest(content):
+    if content.get("digest") != digest_of(content):
         raise DataError(f"{path}: the digest does not match the content", hint="the file was changed: measure again")
     try:
         rows = tuple(map(_row, content["rows"]))
@@ -166,22 +165,3 @@ def flat_metrics(metrics: Metrics) -> dict[str, float | None]:
         estimate: Estimate = getattr(metrics, name)
         found |= {name: estimate.value, f"{name}_low": estimate.low, f"{name}_high": estimate.high}
     return found
-
-
-def _digest(content: Mapping[str, Any]) -> str:
-    rest = {key: value for key, value in content.items() if key != "digest"}
-    return hashlib.sha256(json.dumps(rest, sort_keys=True, allow_nan=False).encode()).hexdigest()
-
-
-def _json_object(path: Path) -> dict[str, Any]:
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise UsageError(f"there is no quality file {path}", hint=_HINT) from None
-    except OSError as error:
-        raise UsageError(f"{path} cannot be read: {error.strerror}", hint=_HINT) from None
-    except (ValueError, RecursionError) as error:
-        raise UsageError(f"{path} is not JSON: {error}", hint=_HINT) from None
-    if not isinstance(content, dict):
-        raise UsageError(f"{path} holds no JSON object", hint=_HINT)
-    return content

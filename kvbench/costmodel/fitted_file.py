@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from kvbench.costmodel.fitted import Configuration, FittedFile, LeftOut, Term
-from kvbench.costmodel.rates import digest_of, read_json_object
+from kvbench.costmodel.rates import WHAT
 from kvbench.costmodel.terms import COPIES, term_names
 from kvbench.devices.facts import Device
+from kvbench.digested import digest_of, read_json_object
 from kvbench.errors import DataError, UsageError
 from kvbench.geometry.dtypes import DTYPES, SCALES
 
@@ -37,7 +38,7 @@ def write_fitted(path: Path, file: FittedFile) -> None:
 
 def read_fitted(path: str | Path) -> FittedFile:
     """`UsageError` for what cannot be read or is no fitted model, `DataError` for a wrong digest or damage."""
-    content = read_json_object(path)
+    content = read_json_object(path, WHAT, _HINT)
     version = content.get("version")
     if content.get("format") == FORMAT and isinstance(version, int) and version > VERSION:
         raise UsageError(f"{path} was written by a newer kvbench (version {version})", hint="upgrade kvbench")

@@ -7,18 +7,19 @@ a file that was changed by hand without saying so is noticed.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from kvbench.digested import digest_of, read_json_object
 from kvbench.errors import DataError, UsageError
 
 FORMAT = "kvbench cost model"
 VERSION = 1
-_HINT = "docs/virtual-clock.md describes the file; without measure.cost_model the roofline of the device is used"
+WHAT = "cost model"
+HINT = "docs/virtual-clock.md describes the file; without measure.cost_model the roofline of the device is used"
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,12 +77,6 @@ class NamedRates:
 _OVERHEADS = ("step_s", "layer_s", "sequence_s", "block_s", "transfer_s")
 
 
-def digest_of(content: dict[str, Any]) -> str:
-    """sha256 over the content as JSON with sorted keys, without its own `digest`."""
-    rest = {key: value for key, value in content.items() if key != "digest"}
-    return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()
-
-
 def write_rates(path: Path, rates: Rates, *, name: str, source: str) -> None:
     """A cost-model file that `read_rates` accepts."""
     content = {"format": FORMAT, "version": VERSION, "name": name, "source": source, "rates": asdict(rates)}
@@ -90,12 +85,12 @@ def write_rates(path: Path, rates: Rates, *, name: str, source: str) -> None:
 
 def read_rates(path: str | Path) -> NamedRates:
     """Rates from a file. `UsageError` for what cannot be read or is no cost model, `DataError` for a wrong digest."""
-    content = read_json_object(path)
+    content = read_json_object(path, WHAT, HINT)
     if content.get("format") != FORMAT or content.get("version") != VERSION:
-        raise UsageError(f'{path} is not a "{FORMAT}" file of version {VERSION}', hint=_HINT)
+        raise UsageError(f'{path} is not a "{FORMAT}" file of version {VERSION}', hint=HINT)
     problems = list(_problems(content))
     if problems:
-        raise UsageError(f"{path}: {'; '.join(problems)}", hint=_HINT)
+        raise UsageError(f"{path}: {'; '.join(problems)}", hint=HINT)
     if content.get("digest") != digest_of(content):
         raise DataError(
             f"{path}: the digest does not match the content (it would be {digest_of(content)})",
@@ -103,21 +98,6 @@ def read_rates(path: str | Path) -> NamedRates:
         )
     rates = Rates(**{key: float(value) for key, value in content["rates"].items()})
     return NamedRates(rates, f"{content['name']} ({content['digest'][:12]})", content["source"])
-
-
-def read_json_object(path: str | Path) -> dict[str, Any]:
-    """What a cost-model file holds; `UsageError` when it cannot be read or is no JSON object."""
-    try:
-        content = json.loads(Path(path).read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise UsageError(f"there is no cost model {path}", hint=_HINT) from None
-    except OSError as error:
-        raise UsageError(f"{path} cannot be read: {error.strerror}", hint=_HINT) from None
-    except (ValueError, RecursionError) as error:
-        raise UsageError(f"{path} is not JSON: {error}", hint=_HINT) from None
-    if not isinstance(content, dict):
-        raise UsageError(f"{path} holds no JSON object", hint=_HINT)
-    return content
 
 
 def _problems(content: dict[str, Any]) -> list[str]:

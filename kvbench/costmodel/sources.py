@@ -10,7 +10,8 @@ from kvbench.costmodel.fitted import FittedCost, FittedFile
 from kvbench.costmodel.fitted_file import FORMAT as FITTED
 from kvbench.costmodel.fitted_file import read_fitted
 from kvbench.costmodel.model import CostModel
-from kvbench.costmodel.rates import NamedRates, Rates, read_json_object, read_rates
+from kvbench.costmodel.rates import HINT, WHAT, NamedRates, Rates, read_rates
+from kvbench.digested import read_json_object
 from kvbench.errors import CannotRunError
 from kvbench.geometry.memory import TOKEN_HEAD
 
@@ -23,7 +24,8 @@ CostSource = NamedRates | FittedFile
 
 def read_cost_file(path: str | Path) -> CostSource:
     """Either kind of file, by its `format`. Raises as `read_rates` and `read_fitted` do."""
-    return read_fitted(path) if read_json_object(path).get("format") == FITTED else read_rates(path)
+    is_fitted = read_json_object(path, WHAT, HINT).get("format") == FITTED
+    return read_fitted(path) if is_fitted else read_rates(path)
 
 
 def cost_for(

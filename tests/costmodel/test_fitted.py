@@ -15,10 +15,11 @@ import pytest
 from kvbench.costmodel.fitted import FittedCost, Term, geometry_digest
 from kvbench.costmodel.fitted_file import read_fitted, write_fitted
 from kvbench.costmodel.profiles import virtual_device
-from kvbench.costmodel.rates import digest_of, write_rates
+from kvbench.costmodel.rates import write_rates
 from kvbench.costmodel.roofline import roofline
 from kvbench.costmodel.sources import cost_for, read_cost_file
 from kvbench.costmodel.terms import segments, term_names
+from kvbench.digested import digest_of
 from kvbench.errors import CannotRunError, DataError, KvbenchError, UsageError
 from kvbench.geometry.presets import preset, preset_names
 from tests.costmodel.fitted_samples import KNOTS, PLANTED, configuration, fitted_file

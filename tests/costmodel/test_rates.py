@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from kvbench.costmodel.profiles import virtual_device
-from kvbench.costmodel.rates import digest_of, read_rates, write_rates
+from kvbench.costmodel.rates import read_rates, write_rates
 from kvbench.costmodel.roofline import roofline
+from kvbench.digested import digest_of
 from kvbench.errors import DataError, UsageError
 
 RATES = roofline(virtual_device("a100")).rates

@@ -98,6 +98,7 @@ def test_an_edited_file_is_refused(written: Path, tmp_path: Path) -> None:
     path = tmp_path / "edited.json"
     for change, error in (
         ({"rows": []}, DataError),
+        ({"text": {"tokens": float("nan")}}, DataError),
         ({"version": 99}, UsageError),
         ({"format": "another"}, UsageError),
     ):
