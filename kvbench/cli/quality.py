@@ -9,12 +9,11 @@ import click
 
 from kvbench.cli.output import emit, format_option
 from kvbench.errors import ExitCode
+from kvbench.geometry.dtypes import KV_DTYPES, SCALES
 
 if TYPE_CHECKING:
     from kvbench.analysis.quality import QualityFile
 
-_KV_DTYPES = ("fp32", "fp16", "bf16", "fp8_e4m3", "fp8_e5m2", "int8")
-_SCALES = ("token-head", "tensor-absmax", "tensor-percentile")
 _FILE = click.Path(path_type=Path)
 
 
@@ -23,10 +22,10 @@ _FILE = click.Path(path_type=Path)
 @click.option("--text", "texts", type=_FILE, multiple=True, help="Text of yours; repeatable, a document each.")
 @click.option("--tokens", "ids", type=_FILE, multiple=True, help="Token ids instead: text or .npy; repeatable.")
 @click.option(
-    "--kv-dtype", "kv_dtypes", type=click.Choice(_KV_DTYPES), multiple=True, help="To judge; repeatable.  [all]"
+    "--kv-dtype", "kv_dtypes", type=click.Choice(KV_DTYPES), multiple=True, help="To judge; repeatable.  [all]"
 )
 @click.option(
-    "--kv-scales", type=click.Choice(_SCALES), multiple=True, help="Scales of fp8 and int8; repeatable.  [all]"
+    "--kv-scales", type=click.Choice(SCALES), multiple=True, help="Scales of fp8 and int8; repeatable.  [all]"
 )
 @click.option(
     "--kv-percentile",
@@ -93,8 +92,8 @@ def quality(
     from kvbench.console import say
     from kvbench.sweep.quality import QualityAsked, measure_quality
 
-    options["kv_dtypes"] = options["kv_dtypes"] or _KV_DTYPES
-    options["kv_scales"] = options["kv_scales"] or _SCALES
+    options["kv_dtypes"] = options["kv_dtypes"] or KV_DTYPES
+    options["kv_scales"] = options["kv_scales"] or SCALES
     _check_writable(out)
     _use_kernel_cache()
     found = measure_quality(QualityAsked(folder, texts or ids, ids=bool(ids), **options), say)

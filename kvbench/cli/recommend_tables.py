@@ -82,7 +82,8 @@ def _candidates(advice: Advice) -> Table:
     kept = [at for at in range(len(heads)) if heads[at] != "why not" or any(cells[at] for cells in rows)]
     footer = (
         f"{FRONT} no other has more output tokens/s at no worse latency · tail waste, tables, what fits and hits lost "
-        "are exact · against it: throughput on the same requests, with the 95 % interval of the difference"
+        "are exact · in brackets: 95 % over the rounds of what was measured, else 90 % by the model's errors · against "
+        "it: throughput on the same requests, with the 95 % interval of the difference"
     )
     numbers = frozenset(range(len(advice.axes) + 2, len(heads) - 2))
     shown = [[cells[at] for at in kept] for cells in rows]

@@ -22,6 +22,8 @@ class StorageDtype:
     is_float: bool = True
 
 
+KV_DTYPES = ("fp32", "fp16", "bf16", "fp8_e4m3", "fp8_e5m2", "int8")
+"""What a pool can hold K and V in, by the engine"""
 SCALES = ("token-head", "tensor-absmax", "tensor-percentile")
 """Where a narrow KV dtype has its scales: one per token and head in the block, or one per layer and K or V beside the
 pool, from the largest magnitude of a calibration pass or from a percentile of the magnitudes."""

@@ -14,7 +14,7 @@ from kvbench.analysis.quality import QualityFile, QualityRow, model_facts
 from kvbench.analysis.quality_rows import buckets_of, metrics_of, window_means, with_best
 from kvbench.devices.detect import detect
 from kvbench.errors import UsageError
-from kvbench.geometry.dtypes import DTYPES, SCALES
+from kvbench.geometry.dtypes import DTYPES, KV_DTYPES, SCALES
 from kvbench.geometry.huggingface import geometry_from_folder
 from kvbench.geometry.memory import TOKEN_HEAD, kv_bytes_per_token
 from kvbench.measure.software import checkout, versions
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from kvbench.geometry.model import ModelGeometry
     from kvbench.measure.quality import Setting, Taken
 
-KV_DTYPES = ("fp32", "fp16", "bf16", "fp8_e4m3", "fp8_e5m2", "int8")
 DEFAULT_WINDOW_TOKENS = 512
 CALIBRATION_TOKENS = 4096
 
