@@ -17,13 +17,10 @@ from kvbench.spec.cases import expand
 from kvbench.spec.load import load_suite
 from kvbench.workload.importers.read import read_trace
 from tests.shared_data import shared_data
-from tests.sweep.synthetic_run import SUITE, planted_run
+from tests.sweep.synthetic_run import BLOCK_SIZES_ONLY, planted_run
 
 PLANTED = (
-    SUITE.replace('"engine.batch_policy" = ["continuous", "chunked"]\n', "")
-    .replace('"workload.arrival.kind" = ["all-at-once", "poisson"]\n', "")
-    .replace("arrival = { rate = 60 }\n", "")
-    .replace("{ kind", "{{ kind")
+    BLOCK_SIZES_ONLY.replace("{ kind", "{{ kind")
     .replace(" }\n", " }}\n")
     .replace('"planted"', '"regret-{name}"')
     .replace("median = 40", "median = {median}")

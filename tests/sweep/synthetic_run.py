@@ -36,6 +36,11 @@ arrival = { rate = 60 }
 [measure]
 threads = 1
 """
+BLOCK_SIZES_ONLY = (
+    SUITE.replace('"engine.batch_policy" = ["continuous", "chunked"]\n', "")
+    .replace('"workload.arrival.kind" = ["all-at-once", "poisson"]\n', "")
+    .replace("arrival = { rate = 60 }\n", "")
+)
 HELD_OUT = (
     SUITE.replace("[4, 16, 64]", "[8, 32]")
     .replace('["continuous", "chunked"]', '["static", "continuous"]')

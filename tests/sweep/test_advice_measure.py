@@ -16,14 +16,9 @@ from kvbench.store.run import Run
 from kvbench.sweep import advise_measure as measuring
 from kvbench.sweep.advice.question import Question
 from kvbench.sweep.advise import Advice, advise
-from tests.sweep.synthetic_run import SUITE, planted_run
+from tests.sweep.synthetic_run import BLOCK_SIZES_ONLY, planted_run
 
-PLAIN = (
-    SUITE.replace('"engine.batch_policy" = ["continuous", "chunked"]\n', "")
-    .replace('"workload.arrival.kind" = ["all-at-once", "poisson"]\n', "")
-    .replace("arrival = { rate = 60 }\n", "")
-    .replace("[4, 16, 64]", "[8, 16, 32]")
-)
+PLAIN = BLOCK_SIZES_ONLY.replace("[4, 16, 64]", "[8, 16, 32]")
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -26,15 +26,10 @@ from kvbench.sweep.advice.question import Question
 from kvbench.sweep.advice.served import served_by
 from kvbench.sweep.advise import advise
 from tests.costmodel.fitted_samples import fitted_file
-from tests.sweep.synthetic_run import SUITE, planted_run
+from tests.sweep.synthetic_run import BLOCK_SIZES_ONLY, planted_run
 
 SIZES = (4, 8, 16, 32, 64)
-PLAIN = (
-    SUITE.replace('"engine.batch_policy" = ["continuous", "chunked"]\n', "")
-    .replace('"workload.arrival.kind" = ["all-at-once", "poisson"]\n', "")
-    .replace("arrival = { rate = 60 }\n", "")
-    .replace("[4, 16, 64]", "[4, 8, 16, 32, 64]")
-)
+PLAIN = BLOCK_SIZES_ONLY.replace("[4, 16, 64]", "[4, 8, 16, 32, 64]")
 OTHER = PLAIN.replace("median = 40", "median = 20").replace("median = 12", "median = 20").replace("24", "30")
 
 
