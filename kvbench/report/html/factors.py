@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,6 +36,18 @@ def factors(table: CaseTable, suite: Mapping[str, Any]) -> list[Factor]:
 def other_settings(case_id: str, all_factors: Sequence[Factor], left_out: Sequence[Factor]) -> tuple[int, ...]:
     """The levels of a case in all factors but those left out: cases with the same ones differ in these only."""
     return tuple(factor.level_of[case_id] for factor in all_factors if factor not in left_out)
+
+
+def series(
+    lines: Iterable[CaseLine], all_factors: Sequence[Factor], left_out: Sequence[Factor]
+) -> dict[str, list[CaseLine]]:
+    """The cases by their levels, in words, of all factors but those left out."""
+    kept = [factor for factor in all_factors if factor not in left_out]
+    found: dict[str, list[CaseLine]] = {}
+    for line in lines:
+        name = ", ".join(f"{factor.label} {factor.levels[factor.level_of[line.case_id]]}" for factor in kept)
+        found.setdefault(name or "all cases", []).append(line)
+    return found
 
 
 def _groups(table: CaseTable, suite: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:

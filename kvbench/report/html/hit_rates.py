@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from kvbench.report.build import CaseLine
 from kvbench.report.cells import metric_cell, metric_label
 from kvbench.report.html.contents import Contents, Kind, spread_of, words
-from kvbench.report.html.factors import Factor, other_settings
+from kvbench.report.html.factors import Factor, other_settings, series
 from kvbench.report.html.figure import ROWS_MOST, SERIES_MOST, Axis, Figure, LeftOut, Line, Lines, Mark, Table, is_wide
 from kvbench.report.html.grouped import range_text
 from kvbench.store.case_columns import METRICS
@@ -26,9 +26,8 @@ def figure(contents: Contents) -> Figure | LeftOut:
         return LeftOut(TITLE, "no case looked a prefix up")
     capacities = {line.value(_CAPACITY) for line in known}
     if len(capacities) < 2:
-        return LeftOut(TITLE, f"every case has the same pool ({cell_of(known[0])} tokens)")
-    series = _series(kind, known)
-    lines = [_line(kind, name, found) for name, found in series.items()]
+        return LeftOut(TITLE, f"every case has the same pool ({_capacity_cell(known[0])} tokens)")
+    lines = [_line(kind, name, found) for name, found in _series(kind, known).items()]
     kept = sorted(lines, key=lambda line: -len(line.marks))[:SERIES_MOST]
     shown = [line for line in lines if line in kept]
     more = f" {len(lines) - len(shown)} more lines are in the table." if len(lines) > len(shown) else ""
@@ -48,20 +47,14 @@ def figure(contents: Contents) -> Figure | LeftOut:
     )
 
 
-def cell_of(line: CaseLine) -> str:
+def _capacity_cell(line: CaseLine) -> str:
     return metric_cell(line.value(_CAPACITY), METRICS[_CAPACITY])
 
 
 def _series(kind: Kind, lines: Sequence[CaseLine]) -> dict[str, list[CaseLine]]:
     """Cases by the levels of the factors that leave the capacity as it is, each by its capacity."""
     deciding = [factor for factor in kind.factors if _decides(kind, factor, lines)]
-    kept = [factor for factor in kind.factors if factor not in deciding]
-    found: dict[str, list[CaseLine]] = {}
-    for line in sorted(lines, key=lambda line: line.value(_CAPACITY) or 0):
-        levels = other_settings(line.case_id, kind.factors, deciding)
-        name = ", ".join(f"{f.label} {f.levels[level]}" for f, level in zip(kept, levels, strict=True))
-        found.setdefault(name or "all cases", []).append(line)
-    return found
+    return series(sorted(lines, key=lambda line: line.value(_CAPACITY) or 0), kind.factors, deciding)
 
 
 def _decides(kind: Kind, factor: Factor, lines: Sequence[CaseLine]) -> bool:
@@ -82,11 +75,14 @@ def _line(kind: Kind, name: str, lines: Sequence[CaseLine]) -> Line:
 
 def _table(kind: Kind, lines: Sequence[CaseLine]) -> Table:
     heads = ["case", metric_label(METRICS[_CAPACITY]), metric_label(METRICS[_HITS])]
-    rows = [[kind.label(line), cell_of(line), range_text(spread_of(line, _HITS), _HITS)] for line in lines[:ROWS_MOST]]
+    rows = [
+        [kind.label(line), _capacity_cell(line), range_text(spread_of(line, _HITS), _HITS)]
+        for line in lines[:ROWS_MOST]
+    ]
     return Table(heads, rows, frozenset((1, 2)))
 
 
 def _alt(lines: Sequence[CaseLine]) -> str:
     low, high = min(lines, key=lambda one: one.value(_HITS) or 0), max(lines, key=lambda one: one.value(_HITS) or 0)
-    ends = [f"{metric_cell(one.value(_HITS), METRICS[_HITS])} with {cell_of(one)} tokens" for one in (low, high)]
+    ends = [f"{metric_cell(one.value(_HITS), METRICS[_HITS])} with {_capacity_cell(one)} tokens" for one in (low, high)]
     return f"Hit rates of {len(lines)} cases, from {ends[0]} to {ends[1]}."

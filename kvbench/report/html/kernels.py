@@ -8,7 +8,7 @@ from kvbench.report.build import CaseLine
 from kvbench.report.cells import metric_cell, metric_label
 from kvbench.report.headlines import DERIVED
 from kvbench.report.html.contents import Contents, Kind, range_cell, spread_of, words
-from kvbench.report.html.factors import Factor, other_settings
+from kvbench.report.html.factors import Factor, series
 from kvbench.report.html.figure import SERIES_MOST, Axis, Figure, LeftOut, Line, Lines, Mark, Range, Table, axis_of
 from kvbench.store.case_columns import METRICS
 
@@ -27,10 +27,10 @@ def figure(contents: Contents) -> Figure | LeftOut:
     if not metrics:
         return LeftOut(TITLE, "no kernel case ended ok")
     across = max(kind.factors, key=lambda factor: (factor.numbers is not None, len(factor.levels)))
-    series = _series(kind, across)
-    names = sorted(series, key=lambda name: -len(series[name]))[:SERIES_MOST]
-    shown = [name for name in series if name in names]
-    more = f" {len(series) - len(shown)} more lines are in the table." if len(series) > len(shown) else ""
+    lines = series(kind.ran, kind.factors, [across])
+    names = sorted(lines, key=lambda name: -len(lines[name]))[:SERIES_MOST]
+    shown = [name for name in lines if name in names]
+    more = f" {len(lines) - len(shown)} more lines are in the table." if len(lines) > len(shown) else ""
     return Figure(
         name="kernel",
         title=TITLE,
@@ -39,30 +39,20 @@ def figure(contents: Contents) -> Figure | LeftOut:
             + more
         ),
         alt=_alt(kind),
-        plots=[_plot(kind, across, series, shown, name) for name in metrics],
+        plots=[_plot(kind, across, lines, shown, name) for name in metrics],
         tables=[_table(kind, [*metrics, *(["copy_share"] if _has_copy(kind) else [])])],
         series=shown,
     )
 
 
-def _series(kind: Kind, across: Factor) -> dict[str, list[CaseLine]]:
-    others = [factor for factor in kind.factors if factor is not across]
-    found: dict[str, list[CaseLine]] = {}
-    for line in kind.ran:
-        levels = other_settings(line.case_id, kind.factors, [across])
-        name = ", ".join(f"{f.label} {f.levels[level]}" for f, level in zip(others, levels, strict=True))
-        found.setdefault(name or "all cases", []).append(line)
-    return found
-
-
-def _plot(kind: Kind, across: Factor, series: dict[str, list[CaseLine]], shown: Sequence[str], metric: str) -> Lines:
+def _plot(kind: Kind, across: Factor, cases: dict[str, list[CaseLine]], shown: Sequence[str], metric: str) -> Lines:
     order, title, scale = _order(across), metric_label(METRICS[metric]), 1
     if METRICS[metric].unit == "B/s":
         title, scale = "GiB/s", 2**30
     lines = []
     for name in shown:
         marks = {}
-        for line in series[name]:
+        for line in cases[name]:
             found = spread_of(line, metric)
             if found is not None:
                 level = across.level_of[line.case_id]
