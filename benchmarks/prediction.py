@@ -22,11 +22,10 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from kvbench.cli.fit_tables import comparisons
 from kvbench.costmodel.fitted import FittedFile
 from kvbench.spec.load import load_suite
 from kvbench.store.run import Run, open_run
-from kvbench.sweep.fitting import check, fit_and_check
+from kvbench.sweep.fitting import check, comparisons, fit_and_check
 from kvbench.sweep.run import run_suite
 
 THROUGHPUT = "output_tokens_per_s"

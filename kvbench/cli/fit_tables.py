@@ -14,6 +14,7 @@ from kvbench.analysis.conformal import half_width
 from kvbench.cli.output import Table
 from kvbench.costmodel.terms import unit_of
 from kvbench.measure.warnings import text
+from kvbench.sweep.fitting import comparisons
 from kvbench.sweep.predict import LEVEL, METRICS
 from kvbench.units import format_seconds
 
@@ -78,21 +79,6 @@ def checks(checked: Sequence[Checked]) -> Iterator[Table]:
     notes |= dict.fromkeys(f"{case.label}: {case.error}" for case in checked if case.error)
     if notes:
         yield Table("", ["note"], [[note] for note in notes])
-
-
-def comparisons(checked: Sequence[Checked]) -> list[dict[str, Any]]:
-    """One record for every case and metric that was both measured and predicted."""
-    found = []
-    for case in checked:
-        for metric, told in case.predicted.items():
-            measured = case.measured.get(metric)
-            if measured is None or measured <= 0:
-                continue
-            record = {"run_id": case.run_id, "case_id": case.case_id, "label": case.label, "metric": metric}
-            numbers = {"measured": measured, "predicted": told.value, "low": told.low, "high": told.high}
-            error = told.value / measured - 1
-            found.append({**record, **numbers, "relative_error": error, "covers": told.covers(measured)})
-    return found
 
 
 def records(file: FittedFile) -> list[dict[str, Any]]:

@@ -92,6 +92,21 @@ def check(file: FittedFile, run: Run) -> list[Checked]:
     return [_checked(file, run, case) for case in cases]
 
 
+def comparisons(checked: Sequence[Checked]) -> list[dict[str, Any]]:
+    """One record for every case and metric that was both measured and predicted."""
+    found = []
+    for case in checked:
+        for metric, told in case.predicted.items():
+            measured = case.measured.get(metric)
+            if measured is None or measured <= 0:
+                continue
+            record = {"run_id": case.run_id, "case_id": case.case_id, "label": case.label, "metric": metric}
+            numbers = {"measured": measured, "predicted": told.value, "low": told.low, "high": told.high}
+            error = told.value / measured - 1
+            found.append({**record, **numbers, "relative_error": error, "covers": told.covers(measured)})
+    return found
+
+
 def _checked(file: FittedFile, run: Run, case: StoredCase) -> Checked:
     about = (run.run_id, case.job.case_id, case.label, case.measured)
     try:
