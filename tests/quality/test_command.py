@@ -157,7 +157,7 @@ def test_a_result_that_cannot_be_written_is_still_shown(
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("kvbench.store.files.replace_file", full)
+    monkeypatch.setattr("kvbench.store.files.replacing", full)
     assert quality(checkpoint, "--text", page, *QUICK, "--out", tmp_path / "x.json") == 4
     shown = capsys.readouterr()
     assert "KL, nats" in shown.out
