@@ -83,11 +83,13 @@ class FittedRuns:
             yield part.configuration.name, np.concatenate(part.fit.residuals)
 
 
-def fit_runs(runs: Sequence[Run], *, name: str) -> FittedRuns:
-    """Fit the steps of all engine cases that ended ok. Raises as `samples_of` does; `DataError` for too few steps."""
+def fit_runs(runs: Sequence[Run], *, name: str, draws: int = DRAWS) -> FittedRuns:
+    """Fit the steps of all engine cases that ended ok. Raises as `samples_of` does; `DataError` for too few steps.
+
+    The intervals of coefficients are of so many `draws`; with 0, which saves most of the time, ends are values."""
     subject, samples, notes = samples_of(runs)
     forms = dict.fromkeys(sample.form for sample in samples)
-    parts = tuple(_fit_part(form, tuple(s for s in samples if s.form == form)) for form in forms)
+    parts = tuple(_fit_part(form, tuple(s for s in samples if s.form == form), draws) for form in forms)
     ids = ", ".join(run.run_id for run in runs)
     file = FittedFile(
         name=name,
@@ -105,7 +107,7 @@ def fit_runs(runs: Sequence[Run], *, name: str) -> FittedRuns:
     return FittedRuns(with_digest(file), tuple(notes), parts)
 
 
-def _fit_part(form: tuple[str, str, str], samples: tuple[SampleSteps, ...]) -> _Part:
+def _fit_part(form: tuple[str, str, str], samples: tuple[SampleSteps, ...], draws: int) -> _Part:
     steps = sum(len(sample.seconds) for sample in samples)
     if steps < MIN_STEPS:
         raise DataError(
@@ -116,14 +118,14 @@ def _fit_part(form: tuple[str, str, str], samples: tuple[SampleSteps, ...]) -> _
     found = fit([Rows(matrix(sample.counts, knots), sample.seconds) for sample in samples])
     names = term_names(knots)
     kept = [at for at, name in enumerate(names) if name not in COPIES or _happened(samples, name)]
-    draws = bootstrap(found, DRAWS)[:, kept]
-    low, high = np.quantile(draws, [(1 - LEVEL) / 2, (1 + LEVEL) / 2], axis=0)
     values = found.coefficients[kept]
+    drawn = bootstrap(found, draws)[:, kept] if draws else np.stack([values, values])
+    low, high = np.quantile(drawn, [(1 - LEVEL) / 2, (1 + LEVEL) / 2], axis=0)
     terms = {
         names[at]: Term(float(v), float(min(a, v)), float(max(b, v)))
         for at, v, a, b in zip(kept, values, low, high, strict=True)
     }
-    covariance = tuple(tuple(map(float, row)) for row in np.cov(draws, rowvar=False))
+    covariance = tuple(tuple(map(float, row)) for row in np.cov(drawn, rowvar=False))
     domain = _domain(samples)
     configuration = Configuration(*form, knots, terms, covariance, domain, steps, len(samples))
     return _Part(form, samples, knots, found, configuration)

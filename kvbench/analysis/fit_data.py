@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,11 +13,12 @@ import numpy as np
 from kvbench.costmodel.fitted import shape_digest
 from kvbench.costmodel.terms import ATTENTION
 from kvbench.errors import DataError, UsageError
+from kvbench.workload.importers.arrow_values import values_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
-    from pandas import DataFrame
 
+    from kvbench.store.parts import Key
     from kvbench.store.run import Run
 
     Floats = NDArray[np.float64]
@@ -36,6 +38,9 @@ _NEEDED = (
     "step", "t_s", "duration_s", "batch_size", "prefill_tokens", "decode_tokens", "sampled_rows", *ATTENTION,
     "kv_capacity_bytes", "kv_blocks_total",
 )  # fmt: skip
+_SUBJECT = ("device_name", "model", "weight_dtype_resolved", "attention_backend")
+_OF_ROWS = ("kind", *_SUBJECT, "threads", "beams", "temperature", "cache_state")
+"""Columns of a case's row"""
 _UNUSUAL = {"speculation": "none", "reblock_to": "none", "cuda_graphs": False}
 """Settings whose steps cost something that the terms do not count → the value without it"""
 
@@ -110,11 +115,13 @@ def _check_one(subjects: Mapping[Subject, str]) -> None:
 
 def _of_run(run: Run, notes: list[str]) -> Iterator[tuple[Subject, SampleSteps]]:
     cases = {case["case_id"]: case for case in run.plan["cases"]}
-    rows = [row for row in run.case_rows if row["kind"] == "engine" and row["status"] == "ok"]
+    places = {case_id: place for place, case_id in enumerate(cases)}
+    rows = [row for row in run.case_values(_OF_ROWS) if row["kind"] == "engine" and row["status"] == "ok"]
+    rows.sort(key=lambda row: (places[row["case_id"]], row["sample"]))
     if not rows:
         return
-    steps = dict(tuple(run.steps.groupby(["case_id", "sample"], sort=False)))
-    requests = dict(tuple(run.requests.groupby(["case_id", "sample"], sort=False)))
+    steps = _by_sample(run, "steps", (*_NEEDED, *_byte_columns()))
+    requests = _by_sample(run, "requests", ("arrival_s", "e2e_s"))
     for row in rows:
         key = (row["case_id"], row["sample"])
         engine = cases[row["case_id"]]["engine"]
@@ -130,6 +137,35 @@ def _of_run(run: Run, notes: list[str]) -> Iterator[tuple[Subject, SampleSteps]]
                 yield subject, SampleSteps(run.run_id, *key, form, settings, counts, seconds)
 
 
+def _by_sample(run: Run, table: str, columns: Sequence[str]) -> dict[Key, dict[str, Floats]]:
+    """The columns `[n]` of each sample that has any rows, NaN for what is missing."""
+    import pyarrow.compute as pc
+
+    found = run.columns_of(table, columns).combine_chunks()
+    if not found.num_rows:
+        return {}
+    cases = pc.unique(found["case_id"])
+    codes, samples = values_of(pc.index_in(found["case_id"], cases)), values_of(found["sample"])
+    order = np.lexsort((samples, codes))
+    codes, samples = codes[order], samples[order]
+    starts = np.flatnonzero(np.r_[True, (np.diff(codes) != 0) | (np.diff(samples) != 0)])
+    values = {name: _floats(found[name])[order] for name in dict.fromkeys(columns)}
+    names = cases.to_pylist()
+    return {
+        (names[codes[start]], int(samples[start])): {name: array[start:end] for name, array in values.items()}
+        for start, end in pairwise([*starts.tolist(), len(order)])
+    }
+
+
+def _floats(column: Any) -> Floats:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if column.null_count:
+        column = pc.fill_null(pc.cast(column, pa.float64(), safe=False), np.nan)
+    return values_of(column).astype(np.float64)
+
+
 def _unusual(engine: Mapping[str, Any], row: Mapping[str, Any]) -> str | None:
     for name, usual in _UNUSUAL.items():
         if engine.get(name, usual) != usual:
@@ -138,7 +174,7 @@ def _unusual(engine: Mapping[str, Any], row: Mapping[str, Any]) -> str | None:
 
 
 def _subject(run: Run, case: Mapping[str, Any], row: Mapping[str, Any]) -> Subject:
-    said = {name: row.get(name) for name in ("device_name", "model", "weight_dtype_resolved", "attention_backend")}
+    said = {name: row.get(name) for name in _SUBJECT}
     missing = [name for name, value in {**said, "threads": row.get("threads")}.items() if value is None]
     if missing:
         raise DataError(
@@ -156,10 +192,12 @@ def _subject(run: Run, case: Mapping[str, Any], row: Mapping[str, Any]) -> Subje
     )
 
 
-def _columns(steps: DataFrame, requests: DataFrame | None, where: str) -> tuple[dict[str, Floats], Floats]:
+def _columns(
+    steps: Mapping[str, Floats], requests: Mapping[str, Floats] | None, where: str
+) -> tuple[dict[str, Floats], Floats]:
     """The counts and the seconds of the steps that computed something."""
-    steps = steps.sort_values("step")
-    column = {name: _numbers(steps, name, where) for name in (*_NEEDED, *_byte_columns())}
+    order = np.argsort(steps["step"], kind="stable")
+    column = {name: _numbers(steps, name, where)[order] for name in (*_NEEDED, *_byte_columns())}
     decodes = column["decode_tokens"]
     counts = {
         "sequences": column["batch_size"],
@@ -185,21 +223,21 @@ def _byte_columns() -> tuple[str, ...]:
     return tuple(name for names in (*_BYTES.values(), *_MORE_BYTES.values()) for name in names)
 
 
-def _numbers(steps: DataFrame, name: str, where: str) -> Floats:
+def _numbers(steps: Mapping[str, Floats], name: str, where: str) -> Floats:
     column = steps[name]
-    if column.isna().any():
-        if column.isna().all() and name in ("sampled_rows", *ATTENTION):
+    is_missing = np.isnan(column)
+    if is_missing.any():
+        if is_missing.all() and name in ("sampled_rows", *ATTENTION):
             raise UsageError(
                 f"{where}: its steps do not say {name}: an older kvbench wrote them", hint="measure it again"
             )
         raise DataError(f"{where}: {name} is missing or not a number in some step", hint="the run is damaged")
-    values: Floats = column.to_numpy(np.float64)
-    if not np.all(np.isfinite(values)):
+    if not np.all(np.isfinite(column)):
         raise DataError(f"{where}: {name} is not finite in some step", hint="the run is damaged")
-    return values
+    return column
 
 
-def _to_the_next(numbers: Floats, starts: Floats, lengths: Floats, requests: DataFrame | None) -> Floats:
+def _to_the_next(numbers: Floats, starts: Floats, lengths: Floats, requests: Mapping[str, Floats] | None) -> Floats:
     """`[n]` seconds from the start of each step to that of the next one. Where nobody was in flight between the two, or
     the next one was not recorded, the usual time between steps is added to the step's own."""
     ends = starts + lengths
@@ -210,13 +248,13 @@ def _to_the_next(numbers: Floats, starts: Floats, lengths: Floats, requests: Dat
     return lengths + np.maximum(np.where(np.isfinite(gaps), gaps, usual), 0.0)
 
 
-def _busy(times: Floats, requests: DataFrame | None) -> NDArray[np.bool_]:
+def _busy(times: Floats, requests: Mapping[str, Floats] | None) -> NDArray[np.bool_]:
     """`[n]` whether some request had arrived and was not finished at these times."""
-    if requests is None or requests.empty:
+    if requests is None:
         return np.zeros(len(times), np.bool_)
-    served = requests[requests["e2e_s"].notna()]
-    arrivals = np.sort(served["arrival_s"].to_numpy(np.float64))
-    finishes = np.sort((served["arrival_s"] + served["e2e_s"]).to_numpy(np.float64))
-    in_flight = np.searchsorted(arrivals, times, side="right") - np.searchsorted(finishes, times, side="right")
+    is_served = ~np.isnan(requests["e2e_s"])
+    arrivals = requests["arrival_s"][is_served]
+    finishes = np.sort(arrivals + requests["e2e_s"][is_served])
+    in_flight = np.searchsorted(np.sort(arrivals), times, side="right") - np.searchsorted(finishes, times, side="right")
     found: NDArray[np.bool_] = in_flight > 0
     return found

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 from kvbench.costmodel.fitted import Configuration, FittedFile, LeftOut, Term
-from kvbench.costmodel.rates import WHAT
+from kvbench.costmodel.rates import WHAT, is_float
 from kvbench.costmodel.terms import COPIES, term_names
 from kvbench.devices.facts import Device
 from kvbench.digested import digest_of, read_json_object
@@ -21,6 +20,8 @@ FORMAT = "kvbench fitted model"
 VERSION = 1
 _HINT = "kvbench fit writes such files; docs/fit.md describes them"
 _TEXTS = ("name", "source", "model", "geometry", "weight_dtype", "attention")
+_RANGES = ("block_size", "max_sequences")
+"""Of every domain, whatever else is counted"""
 _DEVICE = ("name", "kind", "memory_bytes", "cores")
 
 
@@ -121,6 +122,8 @@ def _is_configuration(value: Any) -> bool:
     parts = ("kv_dtype", "kv_scales", "kv_layout", "knots", "terms", "covariance", "domain", "steps", "samples")
     if not isinstance(value, dict) or set(value) != set(parts):
         return False
+    if not all(map(_is_text, (value["kv_dtype"], value["kv_scales"], value["kv_layout"]))):
+        return False
     named = value["kv_dtype"] in DTYPES and value["kv_scales"] in SCALES and value["kv_layout"] in ("hnd", "nhd")
     knots, terms, rows = value["knots"], value["terms"], value["covariance"]
     if not named or not isinstance(knots, list) or not all(map(_is_count, knots)) or sorted(set(knots)) != knots:
@@ -129,9 +132,8 @@ def _is_configuration(value: Any) -> bool:
     is_known = _is_map(terms, _is_term) and set(names) - set(COPIES) <= set(terms) <= set(names)
     square = isinstance(rows, list) and all(isinstance(row, list) and all(map(_is_number, row)) for row in rows)
     is_square = square and is_known and len(rows) == len(terms) and all(len(row) == len(terms) for row in rows)
-    return (
-        is_square and _is_map(value["domain"], _is_range) and _is_count(value["steps"]) and _is_count(value["samples"])
-    )
+    is_counted = _is_count(value["steps"]) and _is_count(value["samples"])
+    return is_square and is_counted and _is_domain(value["domain"])
 
 
 def _is_left_out(value: Any) -> bool:
@@ -146,6 +148,10 @@ def _is_term(value: Any) -> bool:
     if not isinstance(value, dict) or set(value) != {"value", "low", "high"}:
         return False
     return all(_is_number(value[name]) and value[name] >= 0 for name in value) and value["low"] <= value["high"]
+
+
+def _is_domain(value: Any) -> bool:
+    return _is_map(value, _is_range) and set(_RANGES) <= set(value)
 
 
 def _is_range(value: Any) -> bool:
@@ -174,4 +180,4 @@ def _is_count(value: Any) -> bool:
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    return isinstance(value, int | float) and not isinstance(value, bool) and is_float(value)

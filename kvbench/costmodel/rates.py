@@ -8,7 +8,7 @@ a file that was changed by hand without saying so is noticed.
 from __future__ import annotations
 
 import json
-import math
+import sys
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -111,9 +111,14 @@ def _problems(content: dict[str, Any]) -> list[str]:
     return found + [text for key in known if key in rates and (text := _problem_of(key, rates[key]))]
 
 
+def is_float(value: float) -> bool:
+    """Whether a number of a JSON file is finite, as a float too: its whole numbers have no largest one."""
+    return abs(value) <= sys.float_info.max
+
+
 def _problem_of(key: str, value: Any) -> str | None:
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not is_number or not math.isfinite(value):
+    if not is_number or not is_float(value):
         return f"rates.{key} is not a finite number"
     if value < 0 or (value == 0 and key not in _OVERHEADS):
         return f"rates.{key} is {value}, not {'from 0 up' if key in _OVERHEADS else 'above 0'}"

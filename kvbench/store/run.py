@@ -232,6 +232,11 @@ class Run:
             if mine.size
         }
 
+    def columns_of(self, table: str, columns: Sequence[str]) -> pa.Table:
+        """Columns of `requests` or `steps` of all samples, with their keys, without pandas; null where a run that an
+        older kvbench wrote lacks one."""
+        return self._state.columns_of(table, columns)
+
     def of_samples(self, table: str, keys: Iterable[Key], columns: Sequence[str]) -> pa.Table:
         """Columns of `requests` or `steps` for few samples, without pandas: quick in a run of many."""
         return self._state.of_samples(table, set(keys), columns)
@@ -250,6 +255,17 @@ class Run:
         workloads = workload_summary(self._workload_table)
         return build_manifest(self.plan, rows=self._state.rows(), workloads=workloads)
 
+    @cached_property
+    def lengths(self) -> dict[str, tuple[list[int], list[int]]]:
+        """Workload digest → the prompts' and the outputs' lengths in tokens, in the order of the requests; without
+        pandas."""
+        table = self._workload_table.select(["workload_digest", "input_tokens", "output_tokens"])
+        found = {}
+        for digest in table["workload_digest"].unique().to_pylist():
+            rows = table.filter(pc.equal(table["workload_digest"], digest))
+            found[digest] = (rows["input_tokens"].to_pylist(), rows["output_tokens"].to_pylist())
+        return found
+
     def requests_of(self, digest: str) -> list[Request]:
         """The requests of one workload, ready to be served again."""
         table = self._workload_table
@@ -258,7 +274,8 @@ class Run:
 
     @cached_property
     def _workload_table(self) -> pa.Table:
-        return pa.concat_tables([self._state.schema("workload").empty_table(), *self._state.workload_pieces()])
+        nothing = pa.Table.from_batches([], self._state.schema("workload"))
+        return pa.concat_tables([nothing, *self._state.workload_pieces()])
 
     def _joined(self, table: str) -> pa.Table:
         return pa.concat_tables([self._state.schema(table).empty_table(), *self._state.pieces(table)])

@@ -139,17 +139,18 @@ class State:
 
     def columns_of(self, table: str, columns: Sequence[str]) -> pa.Table:
         """`requests` or `steps` of the samples that count, these columns only, and the case and sample of each row."""
-        names = ["case_id", "sample", *columns]
-        file = self.open_sealed(table)
-        found = [self.schema(table).empty_table().select(names)]
+        names = [*dict.fromkeys(("case_id", "sample", *columns))]
+        of = pa.schema([self.schema(table).field(name) for name in names])
+        file, found = self.open_sealed(table), [pa.Table.from_batches([], of)]
         if file is not None:
+            there = [name for name in names if name in file.schema_arrow.names]
             with _reading(self.path / f"{table}.parquet"):
-                found.append(without(file.read(columns=names), self.dropped).select(names))
+                found.append(conform(without(file.read(columns=there), self.dropped), of))
         for part in self.parts:
             piece = part.table(table)
-            found += [] if piece is None else [piece.select(names)]
-        of = found[0].schema.remove_metadata()
-        return pa.concat_tables([piece.cast(of) for piece in found])
+            if piece is not None:
+                found.append(conform(piece.select([name for name in names if name in piece.column_names]), of))
+        return pa.concat_tables(found)
 
     def of_samples(self, table: str, keys: set[Key], columns: Sequence[str]) -> pa.Table:
         """These columns of the rows of few samples of `requests` or `steps`: what is not asked for is not decoded."""

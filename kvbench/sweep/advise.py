@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any
 from kvbench.analysis.advice.candidates import Candidate, Gaps
 from kvbench.analysis.advice.decide import Decision, decide
 from kvbench.analysis.advice.rule_of_thumb import USUAL_DEFAULT, rule_of_thumb
+from kvbench.costmodel.fitted import has_scales
 from kvbench.errors import UsageError
 from kvbench.geometry.dtypes import storage_dtype
 from kvbench.sweep.advice.evidence import THROUGHPUT, Evidence, find_evidence
 from kvbench.sweep.advice.measured import Measured, measured_on
-from kvbench.sweep.advice.pools import context_of, exact_rows
+from kvbench.sweep.advice.pools import ExactRow, context_of, exact_rows
 from kvbench.sweep.advice.predict import (
     Prediction,
     errors_of_candidates,
@@ -23,7 +24,14 @@ from kvbench.sweep.advice.predict import (
     predict_all,
     ranges_of,
 )
-from kvbench.sweep.advice.question import Question, axes_of, candidate_suite, candidates_of, neighbours_of
+from kvbench.sweep.advice.question import (
+    Question,
+    axes_of,
+    candidate_suite,
+    candidates_of,
+    label_of,
+    neighbours_of,
+)
 from kvbench.sweep.advice.requests import Plan, plan_servings
 from kvbench.sweep.advice.text_quality import TextQuality, precision_lost, text_quality
 
@@ -90,21 +98,32 @@ def advise(question: Question) -> Advice:
     suite = _suite(question, evidence, thumb)
     cases = candidates_of(suite)
     sample = question.sample.fitting(min(context_of(evidence, _engine(case)) for case in cases))
-    exact = exact_rows(question, evidence, sample, cases)
+    exact, left_out = exact_rows(question, evidence, sample, cases)
+    cases = [one.case for one in exact]
     workload = _workload(cases)
     plan = _plan(question, sample, workload, exact)
     length = float((sample.inputs + sample.outputs / 2).mean())
-    predictions = predict_all(evidence, [settings for settings, _ in exact], plan, length)
+    predictions = predict_all(evidence, [one.settings for one in exact], plan, length)
     errors = errors_of_candidates(evidence, cases)
-    measured = measured_on(evidence.known, sample, workload.arrival.model_dump(mode="json"), cases)
+    measured = measured_on(evidence.known, sample, workload.arrival.model_dump(mode="json"), exact)
     gaps = measured.over(gaps_of(predictions, errors, floor_of(evidence)))
     rows = tuple(
-        _row(question, evidence, quality, case, exact[at], predictions[at], measured, at, errors[:, at], axes_of(cases))
-        for at, case in enumerate(cases)
+        _row(
+            question,
+            evidence,
+            quality,
+            one,
+            label_of(one.case, cases),
+            predictions[at],
+            measured,
+            at,
+            errors.values[:, at],
+        )
+        for at, one in enumerate(exact)
     )
     candidates = [row.candidate for row in rows]
-    decision = decide(candidates, gaps, slo=question.slo, default=_usual(rows), neighbours=neighbours_of(cases))
-    notes = (*sample.notes, *evidence.notes, *_notes(rows, sample))
+    decision = decide(candidates, gaps, slo=question.slo, usual=_usual(rows), neighbours=neighbours_of(cases))
+    notes = (*sample.notes, *evidence.notes, *left_out, *_notes(rows, sample))
     return Advice(question, evidence, sample, plan, suite, axes_of(cases), rows, gaps, decision, thumb, notes)
 
 
@@ -118,14 +137,14 @@ def _plan(
     question: Question,
     sample: LengthSample,
     workload: WorkloadSettings,
-    exact: Sequence[tuple[EngineSettings, BlockRow]],
+    exact: Sequence[ExactRow],
 ) -> Plan:
     """What every candidate serves: the trace's own requests where some prefix cache could find what they share."""
-    has_cache = any(settings.prefix_cache != "none" for settings, _ in exact)
+    has_cache = any(one.settings.prefix_cache != "none" for one in exact)
     return plan_servings(
         sample,
         workload,
-        at_once=max(1, *(row.sequences for _, row in exact)),
+        at_once=max(1, *(one.block.sequences for one in exact)),
         trace=question.trace if has_cache and sample.shared is not None else None,
         requests=question.requests,
         seed=question.seed,
@@ -164,28 +183,24 @@ def _with_marks(evidence: Evidence, thumb: int) -> dict[str, Sequence[Any]]:
     return {**evidence.values, "block_size": sorted({*sizes, *marks})}
 
 
-def _usual(rows: Sequence[Row]) -> int | None:
-    """The candidate that servers start with: blocks of 16, nothing lossy; None where several are so."""
-    found = [at for at, row in enumerate(rows) if row.settings.block_size == USUAL_DEFAULT and not row.is_lossy]
-    return found[0] if len(found) == 1 else None
+def _usual(rows: Sequence[Row]) -> list[int]:
+    """The candidates that servers start with: blocks of 16, nothing lossy."""
+    return [at for at, row in enumerate(rows) if row.settings.block_size == USUAL_DEFAULT and not row.is_lossy]
 
 
 def _row(
     question: Question,
     evidence: Evidence,
     quality: TextQuality,
-    case: Case,
-    exact: tuple[EngineSettings, BlockRow],
+    exact: ExactRow,
+    label: str,
     prediction: Prediction,
     measured: Measured,
     at: int,
     corrections: Any,
-    axes: tuple[str, ...],
 ) -> Row:
-    settings, block = exact
-    stored = measured.cases[at]
-    is_measured = stored is not None
-    rounds = tuple(stored.values(THROUGHPUT).values()) if stored is not None else ()
+    case, settings, block = exact
+    is_measured = measured.is_there(at)
     is_lossy = _is_lossy(settings)
     error = _kv_error(evidence, settings)
     refusal = quality.refusal(settings) or (None if is_measured else prediction.refusal)
@@ -194,7 +209,7 @@ def _row(
         refusal = f"{settings.kv_dtype} loses precision ({known}), and lossy KV was not allowed"
     numbers = measured.ranges(at) if is_measured else _predicted(prediction, evidence, corrections)
     candidate = Candidate(
-        label=" ".join(f"{name}={case.axes[name]}" for name in axes) or case.label,
+        label=label,
         settings=dict(case.axes),
         tokens_per_s=numbers.get(THROUGHPUT),
         ttft_s=numbers.get("ttft_s"),
@@ -204,8 +219,19 @@ def _row(
             *(*prediction.notes, *_interpolated(evidence, settings)) * (not is_measured),
             *quality.notes(settings),
         ),
+        precision_lost=quality.lost(settings, error) if is_lossy else 0.0,
     )
-    return Row(candidate, case, settings, block, prediction, rounds, error, is_lossy, quality.of(settings))
+    return Row(
+        candidate,
+        case,
+        settings,
+        block,
+        prediction,
+        measured.throughputs(at),
+        error,
+        is_lossy,
+        quality.of(settings),
+    )
 
 
 def _predicted(prediction: Prediction, evidence: Evidence, corrections: Any) -> Mapping[str, Any]:
@@ -229,9 +255,13 @@ def _is_lossy(settings: EngineSettings) -> bool:
 
 
 def _kv_error(evidence: Evidence, settings: EngineSettings) -> float | None:
+    """Of the runs that stored K and V as these settings do."""
     if evidence.known is None:
         return None
-    same = [case for case in evidence.known.cases if case.engine["kv_dtype"] == settings.kv_dtype]
+    names = ("kv_dtype", "kv_scales") if has_scales(settings.kv_dtype) else ("kv_dtype",)
+    same = [
+        case for case in evidence.known.cases if all(case.engine.get(name) == getattr(settings, name) for name in names)
+    ]
     values = [value for case in same for value in case.values("kv_error_rel_rms").values()]
     return mean(values) if values else None
 

@@ -56,6 +56,7 @@ def change(path: Path, by: Callable[[dict[str, Any]], object], *, resealed: bool
         (lambda c: c["rates"].update(step_s=-1), "not from 0 up"),
         (lambda c: c["rates"].update(step_s=True), "not a finite number"),
         (lambda c: c["rates"].update(step_s=float("nan")), "not a finite number"),
+        (lambda c: c["rates"].update(step_s=10**400), "not a finite number"),
         (lambda c: c["rates"].update(step_s="fast"), "not a finite number"),
         (lambda c: c.update(rates=[1]), "not an object"),
         (lambda c: c.update(name=7), "name is not a text"),

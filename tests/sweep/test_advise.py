@@ -17,16 +17,18 @@ from kvbench.analysis.advice.decide import Slo
 from kvbench.analysis.advice.lengths import LengthSample
 from kvbench.analysis.advice.sources import from_run, from_sides
 from kvbench.cli.main import run as command_line
+from kvbench.costmodel.fitted import slower
 from kvbench.costmodel.fitted_file import write_fitted
 from kvbench.costmodel.sources import cost_for
 from kvbench.errors import CannotRunError, DataError, KvbenchError, UsageError
+from kvbench.geometry.memory import kv_bytes_per_token
 from kvbench.geometry.presets import preset
 from kvbench.store.run import Run
 from kvbench.sweep.advice.question import Question
 from kvbench.sweep.advice.served import served_by
 from kvbench.sweep.advise import advise
 from tests.costmodel.fitted_samples import fitted_file
-from tests.sweep.synthetic_run import BLOCK_SIZES_ONLY, planted_run
+from tests.sweep.synthetic_run import BLOCK_SIZES_ONLY, SUITE, planted_run
 
 SIZES = (4, 8, 16, 32, 64)
 PLAIN = BLOCK_SIZES_ONLY.replace("[4, 16, 64]", "[4, 8, 16, 32, 64]")
@@ -115,6 +117,71 @@ def test_measured_runs_of_the_very_requests_are_used_as_they_are(runs: tuple[Run
         assert row.candidate.tokens_per_s is not None
         assert row.candidate.tokens_per_s.value == pytest.approx(rates[row.settings.block_size])
     assert found.decision.verdict == "tied"  # one round tells nothing apart
+
+
+def test_a_run_with_another_pool_is_no_measurement_of_these_candidates(runs: tuple[Run, Run]) -> None:
+    run = runs[0]
+    found = advise(Question(sample=from_run(run), results=(run.path,), kv_memory_bytes=1 << 18))
+    assert not any(row.is_measured for row in found.rows)
+    assert {row.exact.pool_bytes for row in found.rows} == {1 << 18}
+
+
+def test_rounds_of_different_runs_are_not_paired(tmp_path: Path, runs: tuple[Run, Run]) -> None:
+    """8 and 16 in one run, 16 and 32 in another that was twice as slow: no round holds 8 and 32."""
+    parts = [
+        planted_run(tmp_path, PLAIN.replace("[4, 8, 16, 32, 64]", sizes), repetitions=3, noise=0.01, source=source)
+        for sizes, source in (("[8, 16]", fitted_file()), ("[16, 32]", slower(fitted_file(), 2.0)))
+    ]
+    found = advise(Question(sample=from_run(parts[0]), results=paths(tuple(parts))))
+    at = {row.settings.block_size: place for place, row in enumerate(found.rows)}
+    assert [len(row.measured) for row in found.rows] == [3, 6, 3]
+    truth = advise(Question(sample=from_run(runs[0]), results=(runs[0].path,), overrides=("block_size=8,16,32",)))
+    for a, b in ((8, 16), (16, 32), (8, 32)):
+        expected = truth.gaps.value[at[a], at[b]]
+        assert found.gaps.value[at[a], at[b]] == pytest.approx(expected, abs=0.05)
+
+
+def test_a_block_size_that_the_pool_has_no_block_of_is_left_out_and_named() -> None:
+    question = Question(
+        sample=from_sides("20", "8"),
+        model="tiny-llama",
+        gpu="l4",
+        overrides=("block_size=16,64,256", "max_sequences=4"),
+        kv_memory_bytes=int(kv_bytes_per_token(preset("tiny-llama"), "bf16")) * 200,
+        requests=8,
+    )
+    found = advise(question)
+    assert [row.settings.block_size for row in found.rows] == [16, 64]
+    assert any("block_size=256 is left out" in note and "no block of 256 tokens" in note for note in found.notes)
+    with pytest.raises(CannotRunError, match="no block of 16 tokens"):
+        advise(replace(question, kv_memory_bytes=1))
+
+
+def test_what_the_runs_vary_and_the_question_leaves_open_is_said(tmp_path: Path) -> None:
+    run = planted_run(tmp_path, SUITE.replace("[4, 16, 64]", "[16, 64]"))
+    question = Question(sample=lengths(), results=(run.path,))
+    told = " ".join(advise(question).notes)
+    assert "the runs vary batch_policy (chunked, continuous)" in told
+    assert "arrive in several ways (all-at-once, poisson)" in told
+    chosen = replace(question, axes=("block_size", "batch_policy"), overrides=("arrival.kind=all-at-once",))
+    assert not any("vary" in note or "several ways" in note for note in advise(chosen).notes)
+
+
+def test_a_fitted_file_answers_for_its_own_model_and_weights_only_and_says_what_it_does_not_keep(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "fit.json"
+    write_fitted(path, fitted_file())
+    question = Question(sample=from_sides("40", "12"), results=(path,), overrides=("block_size=16,32",), requests=8)
+    found = advise(question)
+    assert not found.evidence.is_modelled
+    assert any("interpolated" in note for note in found.notes)
+    for change, word in (
+        ({"weight_dtype": "bf16"}, "weights in fp32, not in bf16"),
+        ({"model": "tiny-mha"}, "another model"),
+    ):
+        with pytest.raises(CannotRunError, match=word):
+            advise(replace(question, **change))
 
 
 def test_without_runs_everything_is_called_modelled(capsys: pytest.CaptureFixture[str]) -> None:
@@ -254,6 +321,8 @@ def test_one_row_is_answered_with_the_note_that_it_is_no_distribution(
         (["--lengths", "10", "--outputs", "5", "--out", "{empty}.runs"], "--out is for --measure"),
         (["--run", "x", "--outputs", "5"], "a run has outputs of its own"),
         (["--lengths", "10", "--outputs", "5", "--memory", "1GiB", "--kv-memory", "1MiB"], "two sizes of one pool"),
+        (["--lengths", "10", "--outputs", "5", "-a", "workload.requests=9"], "workload.requests is not read here"),
+        (["--trace", "{plain}", "--outputs", "5"], "nothing is left to draw"),
     ],
 )
 def test_bad_questions_are_usage_errors(
@@ -261,7 +330,9 @@ def test_bad_questions_are_usage_errors(
 ) -> None:
     empty = tmp_path / "empty.csv"
     empty.write_text("")
-    assert command_line(["recommend", *(word.format(empty=empty) for word in words)]) == 2
+    plain = tmp_path / "plain.csv"
+    plain.write_text("num_prefill_tokens,num_decode_tokens\n50,10\n60,20\n")
+    assert command_line(["recommend", *(word.format(empty=empty, plain=plain) for word in words)]) == 2
     assert said in capsys.readouterr().err
 
 
@@ -288,11 +359,13 @@ def test_a_pool_that_holds_no_request_is_refused_with_the_arithmetic() -> None:
         advise(Question(sample=lengths(), model="llama-3.1-8b", gpu="l4", memory_bytes=1 << 30))
 
 
-def test_it_needs_no_torch() -> None:
+def test_it_needs_no_torch_and_a_trace_of_lengths_no_pandas(tmp_path: Path) -> None:
+    trace = tmp_path / "plain.csv"
+    trace.write_text("num_prefill_tokens,num_decode_tokens\n50,10\n60,20\n")
     code = (
-        "import sys; sys.modules['torch'] = sys.modules['triton'] = sys.modules['numba'] = None;"
+        "import sys; sys.modules.update(dict.fromkeys(('torch', 'triton', 'numba', 'pandas')));"
         "from kvbench.cli.main import run;"
-        "words = 'recommend --lengths 90 --outputs 9 --model tiny-llama --gpu l4 --requests 9 -a block_size=16,64';"
+        f"words = 'recommend --trace {trace} --model tiny-llama --gpu l4 -a block_size=16,64';"
         "sys.exit(run(words.split()))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)

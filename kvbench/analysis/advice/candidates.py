@@ -48,6 +48,8 @@ class Candidate:
     refusal: str | None = None
     """Why it may not be recommended, whatever its numbers"""
     notes: tuple[str, ...] = field(default=())
+    precision_lost: float = 0.0
+    """By its KV dtype, in one measure for all candidates: 0 for nothing, infinite where it was not measured"""
 
     @property
     def is_open(self) -> bool:
@@ -81,22 +83,39 @@ def gaps_of_rounds(rounds: Floats) -> Gaps:
     return _gaps(differences, further=False)
 
 
-def gaps_of_predictions(predicted: Sequence[float], errors: Floats, floor: float) -> Gaps:
+def gaps_of_predictions(
+    predicted: Sequence[float], errors: Floats, floor: float, workloads: Sequence[str] | None = None
+) -> Gaps:
     """Gaps of predicted candidates.
 
     `predicted` `[n]` are the model's throughputs. `errors` `[groups, n]` is ln(measured / predicted) of the same
     candidates on other workloads, NaN where that was not measured: what the model gets wrong about a against b there
-    is taken off here, and how much that varies between workloads is the interval, of one further workload. `floor` is
-    the half-width where fewer than two workloads have both.
+    is taken off here, and how much that varies between workloads is the interval, of one further workload. Groups of
+    one of the `workloads` `[groups]` (each its own without them) count as one, by their mean. `floor` is the half-width
+    where fewer than two workloads have both.
     """
     logs = np.log(np.asarray(predicted, dtype=np.float64))
     differences = errors[:, :, np.newaxis] - errors[:, np.newaxis, :]
+    if workloads is not None and len(errors):
+        differences = _by_workload(differences, workloads)
     found = _gaps(differences, further=True)
     known = np.isfinite(found.value)
     value = logs[:, np.newaxis] - logs[np.newaxis, :] + np.where(known, found.value, 0.0)
     half = np.where(np.isfinite(found.half), found.half, floor)
     np.fill_diagonal(half, 0.0)
     return Gaps(value, np.where(np.isfinite(value), half, np.nan))
+
+
+def _by_workload(differences: Floats, workloads: Sequence[str]) -> Floats:
+    """`[workloads, n, n]` means over the groups of each workload that have both, NaN where none has."""
+    labels = np.array(workloads)
+    found = []
+    for one in dict.fromkeys(workloads):
+        own = differences[labels == one]
+        is_there = np.isfinite(own)
+        count = is_there.sum(axis=0)
+        found.append(np.where(count > 0, np.where(is_there, own, 0.0).sum(axis=0) / np.maximum(count, 1), np.nan))
+    return np.stack(found)
 
 
 def pooled_half(rounds: Floats) -> float:
@@ -128,5 +147,7 @@ def _gaps(differences: Floats, *, further: bool) -> Gaps:
 
 
 def _t(count: NDArray[np.int64]) -> Floats:
-    """Student's quantile for so many values."""
+    """Student's quantile for so many values; NaN where none has two."""
+    if int(count.max(initial=0)) < 2:
+        return np.full(count.shape, np.nan)
     return quantile(0.5 + LEVEL / 2, np.maximum(count - 1, 1))

@@ -7,6 +7,7 @@ ones a fixed rule chooses, and says so (`_of_tied`). Differences are paired: the
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -17,7 +18,7 @@ from kvbench.units import format_seconds
 
 Verdict = Literal["clear", "tied", "alone", "none"]
 NEAR = 0.005
-"""A tied usual default is preferred while what is predicted to be lost by it is no more than this."""
+"""A tied candidate is preferred to the best while what is predicted to be lost by it is no more than this."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +52,8 @@ class Decision:
     @property
     def worst(self) -> int | None:
         """The candidate that loses most."""
-        known = [(loss.value, at) for at, loss in enumerate(self.losses) if loss is not None and at != self.chosen]
+        losses = [(loss, at) for at, loss in enumerate(self.losses) if loss is not None and at != self.chosen]
+        known = [(loss.value, at) for loss, at in losses if math.isfinite(loss.value)]
         return max(known)[1] if known else None
 
 
@@ -60,12 +62,12 @@ def decide(
     gaps: Gaps,
     *,
     slo: Slo | None = None,
-    default: int | None = None,
+    usual: Sequence[int] = (),
     neighbours: Sequence[Sequence[int]] = (),
 ) -> Decision:
     """The decision over candidates; `gaps` are `[n, n]` of them in the same order.
 
-    `default` is the usual setting; `neighbours[i]` those next to candidate i, for the rule among tied ones.
+    `usual` are those that servers start with; `neighbours[i]` those next to candidate i, for the rule among tied ones.
     """
     slo = slo or Slo()
     missed = tuple(_missed(c, slo) if c.is_open else None for c in candidates)
@@ -78,7 +80,7 @@ def decide(
     ranked = sorted(feasible, key=lambda at: -_standing(at, feasible, gaps))
     best = ranked[0]
     tied = tuple(sorted(at for at in feasible if at == best or not gaps.can_tell(best, at)))
-    chosen, rule = _of_tied(tied, best, candidates, gaps, default, neighbours) if len(tied) > 1 else (best, "")
+    chosen, rule = _of_tied(tied, best, candidates, gaps, usual, neighbours) if len(tied) > 1 else (best, "")
     others = [at for at in ranked if at != chosen]
     verdict: Verdict = "tied" if len(tied) > 1 else "clear" if others else "alone"
     return Decision(
@@ -96,8 +98,9 @@ def decide(
 
 def _standing(at: int, among: Sequence[int], gaps: Gaps) -> float:
     """Mean lead over the others. Differences of corrected predictions need not add up (a ahead of b, b of c, c of a),
-    so no candidate is ranked by one of them."""
-    return sum(float(gaps.value[at, other]) for other in among) / len(among)
+    so no candidate is ranked by one of them. One that nothing is known of says nothing."""
+    leads = [float(gaps.value[at, other]) for other in among]
+    return sum(lead for lead in leads if math.isfinite(lead)) / len(among)
 
 
 def _loss(gaps: Gaps, at: int, chosen: int) -> Range:
@@ -110,24 +113,34 @@ def _of_tied(
     best: int,
     candidates: Sequence[Candidate],
     gaps: Gaps,
-    default: int | None,
+    usual: Sequence[int],
     neighbours: Sequence[Sequence[int]],
 ) -> tuple[int, str]:
-    """The usual default, where it is tied and near; else the one that is safest to be a little wrong about: whose
-    worst neighbour does best."""
-    if default in tied and default is not None and _lost(gaps, default, best) <= NEAR:
-        return default, f"among tied ones the usual default, which is at most {NEAR:.1%} behind here"
-    if not neighbours:
-        return best, "among tied ones the one with the highest value"
+    """Of those near the best: what loses least precision, of these the usual default, else the block size that is
+    safest to be a little wrong about, whose worst neighbour does best."""
+    near = [at for at in tied if _lost(gaps, at, best) <= NEAR]
+    if len(near) == 1:
+        return best, f"it leads the tied ones, which are behind by more than {NEAR:.1%}, by no certain difference"
+    least = min(candidates[at].precision_lost for at in near)
+    exact = [at for at in near if candidates[at].precision_lost == least]
+    reason = "" if len(exact) == len(near) else "that lose least precision "
+    if found := [at for at in exact if at in usual]:
+        chosen = min(found, key=lambda at: _lost(gaps, at, best))
+        return chosen, f"among tied ones {reason}the usual default, which is at most {NEAR:.1%} behind here"
+
+    def open_neighbours(at: int) -> list[int]:
+        return [n for n in neighbours[at] if candidates[n].is_open] if neighbours else []
 
     def worst_nearby(at: int) -> float:
-        around = [at, *(n for n in neighbours[at] if candidates[n].is_open)]
-        return min(-_lost(gaps, n, best) for n in around)
+        return min(-_lost(gaps, n, best) for n in (at, *open_neighbours(at)))
 
-    near = [at for at in tied if _lost(gaps, at, best) <= NEAR]
-    between = [at for at in near if len(neighbours[at]) > 1] or near
+    most = max(len(open_neighbours(at)) for at in exact)
+    between = [at for at in exact if len(open_neighbours(at)) == most]
     chosen = max(between, key=lambda at: (worst_nearby(at), -_lost(gaps, at, best)))
-    return chosen, f"among tied ones within {NEAR:.1%} of the best the one whose neighbours on both sides do best"
+    told = ("with the highest value", "whose neighbour does best", "whose neighbours on both sides do best")[
+        min(most, 2)
+    ]
+    return chosen, f"among tied ones {reason}within {NEAR:.1%} of the best the one {told}"
 
 
 def _lost(gaps: Gaps, at: int, best: int) -> float:

@@ -41,6 +41,8 @@ def from_trace(
         raise UsageError(f"a limit of {limit} requests leaves none", hint="give at least 1")
     columns = read_columns(path, name, limit)
     if columns is not None:
+        if outputs is not None:
+            raise _all_recorded(str(path))
         return noted(_of_columns(columns, str(path), limit))
     return noted(_of_rows(path, name, limit, outputs))
 
@@ -150,6 +152,8 @@ def _outputs_of(trace: Trace, outputs: str | None, path: str) -> tuple[Ints, tup
     recorded = np.array([row.output_tokens or 0 for row in trace.rows], dtype=np.int64)
     missing = np.flatnonzero(recorded == 0)
     if not len(missing):
+        if outputs is not None:
+            raise _all_recorded(path)
         return recorded, ()
     if outputs is None:
         raise UsageError(
@@ -162,6 +166,10 @@ def _outputs_of(trace: Trace, outputs: str | None, path: str) -> tuple[Ints, tup
     places = (uniforms(0, "output", len(recorded))[missing] * POINTS).astype(np.int64)
     recorded[missing] = law.quantiles(POINTS)[places]
     return recorded, (f"{len(missing):,} outputs were drawn from {law.label}, for the trace does not record them",)
+
+
+def _all_recorded(path: str) -> UsageError:
+    return UsageError(f"{path} says how long every output is, and nothing is left to draw", hint="leave --outputs out")
 
 
 def _shared_blocks(trace: Trace, order: Ints, inputs: Ints) -> Shared | None:

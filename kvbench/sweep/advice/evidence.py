@@ -20,7 +20,13 @@ from kvbench.geometry.parallel import split
 from kvbench.geometry.resolve import auto_model, resolve_model
 from kvbench.sweep.advice.kept_fits import fit_of
 from kvbench.sweep.advice.kernel_times import with_kernel_times
-from kvbench.sweep.advice.known import Known, read_known, refuse_other_device, refuse_other_model
+from kvbench.sweep.advice.known import (
+    Known,
+    read_known,
+    refuse_other_device,
+    refuse_other_model,
+    settled_by_the_first,
+)
 from kvbench.sweep.advice.question import BLOCK_SIZES, varied_values
 
 if TYPE_CHECKING:
@@ -100,7 +106,7 @@ def _of_runs(question: Question) -> Evidence:
         values=varied_values(case.engine for case in known.cases),
         known=known,
         errors=found.errors,
-        notes=found.notes,
+        notes=(*found.notes, *settled_by_the_first(known, question)),
     )
 
 
@@ -112,7 +118,8 @@ def _of_file(question: Question, path: Path) -> Evidence:
     refuse_other_device(source.device.name, gpu=question.gpu, tp=question.tp)
     geometry = resolve_model(question.model or source.model)
     one = source.configurations[0]
-    reason = source.why_not(geometry, source.weight_dtype, one.kv_dtype, one.kv_scales, one.kv_layout)
+    weights = storage_dtype(question.weight_dtype or source.weight_dtype).name
+    reason = source.why_not(geometry, weights, one.kv_dtype, one.kv_scales, one.kv_layout)
     if reason is not None:
         raise CannotRunError(reason, hint="give a file that was fitted on this model")
     low, high = one.domain["block_size"]
@@ -134,6 +141,11 @@ def _of_file(question: Question, path: Path) -> Evidence:
             "kv_dtype": list(dict.fromkeys(fit.kv_dtype for fit in source.configurations)),
         },
         errors=source.case_errors(THROUGHPUT),
+        notes=(
+            f"a fitted file keeps the ends of what was measured: of blocks between {low:g} and {high:g} some may be "
+            "interpolated by the model",
+        )
+        * (low < high),
     )
 
 

@@ -50,7 +50,7 @@ def _fitted(runs: Sequence[Run]) -> KeptFit:
     from kvbench.analysis.fit import fit_runs
     from kvbench.sweep.advice.fit_errors import errors_of
 
-    found = fit_runs(runs, name="recommend")
+    found = fit_runs(runs, name="recommend", draws=0)
     return KeptFit(found.file, errors_of(found), tuple(found.notes))
 
 

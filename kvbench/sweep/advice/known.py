@@ -6,10 +6,13 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kvbench.errors import CannotRunError, DataError, UsageError
 from kvbench.store.run import Run, open_run
+
+if TYPE_CHECKING:
+    from kvbench.sweep.advice.question import Question
 
 _COLUMNS = (
     "output_tokens_per_s", "ttft_p50_s", "tpot_p50_s", "kv_error_rel_rms", "device_name", "model", "clock",
@@ -87,6 +90,27 @@ def refuse_other_device(measured: str, *, gpu: str | None, tp: int) -> None:
             f"the results are of one device, and --tp {tp} splits the model among {tp}",
             hint="leave --results out for a modelled answer",
         )
+
+
+def settled_by_the_first(known: Known, question: Question) -> list[str]:
+    """A sentence about every setting that the runs vary and the question neither chooses nor says: candidates have that
+    of the first case."""
+    said = {*question.axes, *(text.partition("=")[0].rpartition(".")[2] for text in question.overrides)}
+    first, found = known.cases[0], []
+    for name, value in first.engine.items():
+        values = sorted({str(case.engine.get(name)) for case in known.cases})
+        if len(values) > 1 and name not in said and not (name == "kv_memory" and question.kv_memory_bytes is not None):
+            found.append(
+                f"the runs vary {name} ({', '.join(values)}): candidates have {value}, as the first case; "
+                f"-a {name}=… says another"
+            )
+    kinds = sorted({str(case.arrival.get("kind")) for case in known.cases})
+    if len(kinds) > 1 and not said & {"kind", "arrival"}:
+        found.append(
+            f"requests of the runs arrive in several ways ({', '.join(kinds)}): here as in the first case; "
+            "-a arrival.kind=… says another"
+        )
+    return found
 
 
 def _same_model(asked: str, measured: str) -> bool:

@@ -13,78 +13,83 @@ from kvbench.analysis.advice.candidates import LEVEL, Floats, Gaps, Range, gaps_
 from kvbench.analysis.student import quantile
 
 if TYPE_CHECKING:
-    from pandas import DataFrame
-
     from kvbench.analysis.advice.lengths import LengthSample
-    from kvbench.spec.cases import Case
     from kvbench.store.run import Run
     from kvbench.sweep.advice.known import Known, KnownCase
+    from kvbench.sweep.advice.pools import ExactRow
 
-METRICS = {"output_tokens_per_s": "output_tokens_per_s", "ttft_s": "ttft_p50_s", "tpot_s": "tpot_p50_s"}
+THROUGHPUT = "output_tokens_per_s"
+METRICS = {THROUGHPUT: THROUGHPUT, "ttft_s": "ttft_p50_s", "tpot_s": "tpot_p50_s"}
 IGNORED = frozenset({"kv_memory", "attention", "max_context"})
-"""Settings that a plan resolves"""
+"""Settings that a plan resolves: the pool is compared in blocks, the others are those of all runs of a fit"""
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """`rounds` `[rounds, n]` throughputs, NaN where a candidate was not measured; `cases` the stored case of each."""
+    """`rounds` `[rounds, n]` throughputs, NaN where a candidate was not measured; `cases` the stored cases of each. A
+    round is one of one run, for rounds of different runs have nothing in common."""
 
     rounds: Floats
-    cases: tuple[KnownCase | None, ...]
+    cases: tuple[tuple[KnownCase, ...], ...]
 
-    @property
-    def is_there(self) -> list[bool]:
-        return [case is not None for case in self.cases]
+    def is_there(self, at: int) -> bool:
+        return bool(self.cases[at])
+
+    def throughputs(self, at: int) -> tuple[float, ...]:
+        """Of each round that a candidate was measured in."""
+        column = self.rounds[:, at]
+        return tuple(column[np.isfinite(column)].tolist())
 
     def ranges(self, at: int) -> dict[str, Range | None]:
         """Means over rounds with their 95 % intervals, of a candidate that was measured."""
-        case = self.cases[at]
-        assert case is not None
-        return {name: _mean(list(case.values(metric).values())) for name, metric in METRICS.items()}
+        return {
+            name: _mean([value for case in self.cases[at] for value in case.values(metric).values()])
+            for name, metric in METRICS.items()
+        }
 
     def over(self, predicted: Gaps) -> Gaps:
-        """Measured differences where both were measured, predicted ones elsewhere."""
+        """Measured differences where both were measured in one run, predicted ones elsewhere."""
         found = gaps_of_rounds(self.rounds)
-        both = np.outer(self.is_there, self.is_there) & np.isfinite(found.value)
+        both = np.isfinite(found.value)
         return Gaps(np.where(both, found.value, predicted.value), np.where(both, found.half, predicted.half))
 
 
 def measured_on(
-    known: Known | None, sample: LengthSample, arrival: Mapping[str, Any], cases: Sequence[Case]
+    known: Known | None, sample: LengthSample, arrival: Mapping[str, Any], candidates: Sequence[ExactRow]
 ) -> Measured:
-    """What the runs hold of these candidates on these requests: the same lengths in the same order, arriving alike."""
-    found: list[KnownCase | None] = [None] * len(cases)
+    """What the runs hold of these candidates on these requests: the same lengths in the same order, arriving alike, and
+    a pool of as many blocks."""
+    found: list[tuple[KnownCase, ...]] = [()] * len(candidates)
     if known is not None:
         digests = {digest for run in known.runs for digest in _same_lengths(run, sample)}
         stored = [c for c in known.cases if c.workload_digest in digests and _plain(c.arrival) == _plain(arrival)]
-        found = [_of(case, stored) for case in cases]
-    numbers = sorted({n for case in found if case is not None for n in case.values("output_tokens_per_s")})
-    rounds = np.full((len(numbers), len(cases)), np.nan)
-    for column, case in enumerate(found):
-        values = case.values("output_tokens_per_s") if case is not None else {}
-        rounds[:, column] = [values.get(n, math.nan) for n in numbers]
-    return Measured(rounds, tuple(found))
+        found = [_of(one, stored) for one in candidates]
+    values = [
+        {(case.run_id, number): value for case in cases for number, value in case.values(THROUGHPUT).items()}
+        for cases in found
+    ]
+    numbers = sorted({key for column in values for key in column})
+    rounds = np.array([[column.get(key, math.nan) for column in values] for key in numbers])
+    return Measured(rounds.reshape(len(numbers), len(candidates)), tuple(found))
 
 
 def _same_lengths(run: Run, sample: LengthSample) -> list[str]:
     """The workloads of a run with these lengths in this order."""
-    return [str(digest) for digest, rows in run.workload.groupby("workload_digest", sort=False) if _same(rows, sample)]
+    return [
+        digest
+        for digest, (inputs, outputs) in run.lengths.items()
+        if np.array_equal(inputs, sample.inputs) and np.array_equal(outputs, sample.outputs)
+    ]
 
 
-def _same(rows: DataFrame, sample: LengthSample) -> bool:
-    if len(rows) != len(sample):
-        return False
-    pairs = (("input_tokens", sample.inputs), ("output_tokens", sample.outputs))
-    return all(bool((rows[name].to_numpy(dtype=np.int64) == values).all()) for name, values in pairs)
-
-
-def _of(case: Case, stored: Sequence[KnownCase]) -> KnownCase | None:
-    """The newest stored case with these settings."""
-    assert case.engine is not None
-    wanted = case.engine.model_dump(mode="json")
+def _of(candidate: ExactRow, stored: Sequence[KnownCase]) -> tuple[KnownCase, ...]:
+    """The stored cases with these settings, one of each run: of a run's several the last."""
+    wanted = candidate.settings.model_dump(mode="json")
     names = [name for name in wanted if name not in IGNORED]
-    same = [c for c in stored if all(c.engine.get(name) == wanted[name] for name in names)]
-    return same[-1] if same else None
+    same = [case for case in stored if all(case.engine.get(name) == wanted[name] for name in names)]
+    block = candidate.block
+    alike = [case for case in same if int(case.engine["kv_memory"]) // block.block_bytes == block.num_blocks]
+    return tuple({case.run_id: case for case in alike}.values())
 
 
 def _plain(arrival: Mapping[str, Any]) -> dict[str, Any]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from kvbench.analysis.advice.arithmetic import BlockRow, block_table
 from kvbench.analysis.advice.memory import DeviceMemory, KvMemory, Memory
+from kvbench.errors import CannotRunError
 from kvbench.geometry.budget import Load
 from kvbench.geometry.sizing import Question as SizeQuestion
+from kvbench.sweep.advice.question import label_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,6 +24,14 @@ HEADROOM_SHARE = 0.1
 """Of a device's memory that is left alone, as `kvbench size` does"""
 
 
+class ExactRow(NamedTuple):
+    """A candidate with its settings, the bytes of its pool among them, and what is exact about it."""
+
+    case: Case
+    settings: EngineSettings
+    block: BlockRow
+
+
 def memory_of(question: Question, evidence: Evidence, settings: EngineSettings) -> Memory:
     """KV bytes that were named, a device's memory, what the runs had, or the memory of the device at hand, in this
     order."""
@@ -32,7 +42,7 @@ def memory_of(question: Question, evidence: Evidence, settings: EngineSettings) 
         kv_bytes = int(settings.kv_memory)
     if kv_bytes is not None:
         return KvMemory(evidence.geometry, kv_bytes, load)
-    total = question.memory_bytes or evidence.device.memory_bytes
+    total = evidence.device.memory_bytes if question.memory_bytes is None else question.memory_bytes
     return DeviceMemory(
         SizeQuestion(
             model=evidence.whole,
@@ -54,25 +64,45 @@ def context_of(evidence: Evidence, settings: EngineSettings) -> int:
 
 def exact_rows(
     question: Question, evidence: Evidence, sample: LengthSample, cases: Sequence[Case]
-) -> list[tuple[EngineSettings, BlockRow]]:
-    """For every candidate its settings, with the bytes of its pool, and its exact row. Raises `CannotRunError` with the
-    arithmetic where a device has no room for a block."""
-    tables: dict[tuple[str, str, int, int], dict[int, BlockRow]] = {}
-    found = []
+) -> tuple[list[ExactRow], tuple[str, ...]]:
+    """Every candidate whose pool has a block, with its exact row, and a sentence about each other one. Raises
+    `CannotRunError` with the arithmetic where none has a block."""
+    tables: dict[tuple[Memory, str, str], dict[int, BlockRow]] = {}
+    found, left_out = [], []
+    refused: list[CannotRunError] = []
     for case in cases:
         engine = case.engine
         assert engine is not None
-        key = (engine.kv_dtype, engine.kv_scales, engine.max_sequences, engine.max_batch_tokens)
+        memory = memory_of(question, evidence, engine)
+        try:
+            memory.pool(engine.kv_dtype, engine.kv_scales, engine.block_size)
+        except CannotRunError as error:
+            refused.append(error)
+            left_out.append(f"{label_of(case, cases)} is left out: {error.message}")
+            continue
+        key = (memory, engine.kv_dtype, engine.kv_scales)
         if key not in tables:
-            sizes = sorted({c.engine.block_size for c in cases if c.engine is not None})
-            rows = block_table(
-                sample,
-                memory_of(question, evidence, engine),
-                block_sizes=sizes,
-                kv_dtype=engine.kv_dtype,
-                kv_scales=engine.kv_scales,
-            )
-            tables[key] = {row.block_size: row for row in rows}
+            tables[key] = _table(sample, cases, *key)
         row = tables[key][engine.block_size]
-        found.append((engine.model_copy(update={"kv_memory": row.pool_bytes}), row))
-    return found
+        found.append(ExactRow(case, engine.model_copy(update={"kv_memory": row.pool_bytes}), row))
+    if not found:
+        raise refused[0]
+    return found, tuple(left_out)
+
+
+def _table(
+    sample: LengthSample, cases: Sequence[Case], memory: Memory, kv_dtype: str, kv_scales: str
+) -> dict[int, BlockRow]:
+    """Block size → row, for those of the candidates' that have a block."""
+    sizes = {case.engine.block_size for case in cases if case.engine is not None}
+    fitting = [size for size in sizes if _has_room(memory, kv_dtype, kv_scales, size)]
+    rows = block_table(sample, memory, block_sizes=fitting, kv_dtype=kv_dtype, kv_scales=kv_scales)
+    return {row.block_size: row for row in rows}
+
+
+def _has_room(memory: Memory, kv_dtype: str, kv_scales: str, size: int) -> bool:
+    try:
+        memory.pool(kv_dtype, kv_scales, size)
+    except CannotRunError:
+        return False
+    return True

@@ -8,7 +8,7 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from multiprocessing import get_context
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -151,22 +151,33 @@ def busy_share(prediction: Prediction) -> float:
     return float(np.mean(shares)) if shares else 0.0
 
 
-def errors_of_candidates(evidence: Evidence, cases: Sequence[Case]) -> Floats:
-    """`[groups, n]` of ln(measured / predicted) throughput: a group is a workload of the runs with settings that agree
-    in all but the candidates' axes. NaN where a candidate was not run in it; a block size between two that were has
-    the error between theirs."""
+class Errors(NamedTuple):
+    """What the model gets wrong about the candidates where they were measured."""
+
+    values: Floats
+    """`[groups, n]` ln(measured / predicted) throughput: a group is a workload of a run with settings that agree in
+    all but the candidates' axes. NaN where a candidate was not run in it; a block size between two that were has the
+    error between theirs"""
+    workloads: tuple[str, ...]
+    """`[groups]`: the digest of each group's requests"""
+
+
+def errors_of_candidates(evidence: Evidence, cases: Sequence[Case]) -> Errors:
+    """By the runs; no group where there are none."""
     known, errors = evidence.known, evidence.errors
     if known is None or not errors:
-        return np.full((0, len(cases)), np.nan)
+        return Errors(np.full((0, len(cases)), np.nan), ())
     names = sorted({name for case in cases for name in case.axes})
     groups: dict[str, dict[str, float]] = {}
     sizes: dict[str, dict[str, dict[int, float]]] = {}
+    workloads: dict[str, str] = {}
     for stored in known.cases:
         error = errors.get((stored.run_id, stored.case_id))
         if error is None:
             continue
         rest = {k: v for k, v in stored.engine.items() if k not in names}
         group = f"{stored.run_id} {stored.workload_digest} {sorted(rest.items(), key=str)}"
+        workloads[group] = stored.workload_digest
         groups.setdefault(group, {})[_place(stored.engine, names)] = error
         others = _place(stored.engine, [name for name in names if name != "block_size"])
         sizes.setdefault(group, {}).setdefault(others, {})[int(stored.engine["block_size"])] = error
@@ -179,7 +190,7 @@ def errors_of_candidates(evidence: Evidence, cases: Sequence[Case]) -> Floats:
             if math.isnan(found[row, column]):
                 others = _place(settings, [name for name in names if name != "block_size"])
                 found[row, column] = _between(sizes[group].get(others, {}), case.engine.block_size)
-    return found
+    return Errors(found, tuple(workloads.values()))
 
 
 def _place(settings: Mapping[str, Any], names: Sequence[str]) -> str:
@@ -196,11 +207,12 @@ def _between(errors: Mapping[int, float], size: int) -> float:
     return errors[below] * (1 - share) + errors[above] * share
 
 
-def gaps_of(predictions: Sequence[Prediction], errors: Floats, floor: float) -> Gaps:
+def gaps_of(predictions: Sequence[Prediction], errors: Errors, floor: float) -> Gaps:
     """Differences of the candidates: what the model is known to get wrong about them, what the choice of requests
     decides, and wider where a candidate lies beyond the runs."""
     busy = np.array([busy_share(p) for p in predictions])
-    gaps = gaps_of_predictions([throughput_of(p) for p in predictions], errors * busy, floor * float(busy.max()))
+    rates = [throughput_of(p) for p in predictions]
+    gaps = gaps_of_predictions(rates, errors.values * busy, floor * float(busy.max()), errors.workloads)
     by_list = np.array([[_by_list(p, at) for p in predictions] for at in range(_lists(predictions))])
     half = gaps.half
     if len(by_list) > 1:

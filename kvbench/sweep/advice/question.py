@@ -11,7 +11,7 @@ from kvbench.analysis.advice.decide import Slo
 from kvbench.errors import UsageError
 from kvbench.spec.cases import Case, expand
 from kvbench.spec.load import LoadedSuite, from_effective
-from kvbench.spec.overrides import apply_overrides
+from kvbench.spec.overrides import apply_overrides, resolve
 
 if TYPE_CHECKING:
     from kvbench.analysis.advice.lengths import LengthSample
@@ -20,6 +20,8 @@ AXES = ("block_size", "kv_dtype", "batch_policy", "prefix_cache", "offload")
 BLOCK_SIZES = (8, 16, 32, 64, 128, 256)
 SUITE = "recommend"
 NAME = "engine."
+READ = (NAME, "workload.arrival.", "workload.seed")
+"""What an override may say"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +89,22 @@ def candidate_suite(
         "axes": axes,
         **_exclusions(axes, question.overrides),
     }
-    return apply_overrides(from_effective(data, what="the candidates"), list(question.overrides))
+    suite = apply_overrides(from_effective(data, what="the candidates"), list(question.overrides))
+    _refuse_unread(question.overrides, suite)
+    return suite
+
+
+def _refuse_unread(overrides: Sequence[str], suite: LoadedSuite) -> None:
+    """A setting that decides nothing here would be accepted and ignored: requests, the model and how to measure are
+    said elsewhere."""
+    for text in overrides:
+        for key in resolve(text.partition("=")[0].strip(), suite.suite):
+            if not key.startswith(READ):
+                raise UsageError(
+                    f"-a {text}: {key} is not read here",
+                    hint="-a takes settings of the engine and of arrivals; lengths, model, pool and weights have "
+                    "options of their own",
+                )
 
 
 def candidates_of(suite: LoadedSuite) -> list[Case]:
@@ -105,6 +122,11 @@ def axes_of(cases: Sequence[Case]) -> tuple[str, ...]:
     """Columns in which the candidates differ; the block size also where it has one value."""
     names = list(dict.fromkeys(name for case in cases for name in case.axes))
     return tuple(name for name in names if _is_varied(cases, name) or name == "block_size")
+
+
+def label_of(case: Case, cases: Sequence[Case]) -> str:
+    """A candidate by what tells it from the others."""
+    return " ".join(f"{name}={case.axes[name]}" for name in axes_of(cases) if name in case.axes) or case.label
 
 
 def neighbours_of(cases: Sequence[Case]) -> list[list[int]]:

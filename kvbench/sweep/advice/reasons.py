@@ -46,11 +46,11 @@ def wrong_choice(advice: Advice) -> str:
     worst = advice.decision.worst
     if worst is None:
         return ""
-    told = [f"{_name_at(advice, worst)} loses {_share(advice.decision.losses[worst])}"]
+    told = [_loses(_name_at(advice, worst), advice.decision.losses[worst])]
     for label, size in (("the usual default", USUAL_DEFAULT), ("the rule of thumb", advice.thumb)):
         at = _with_block(advice, size)
         if at is not None and at not in (worst, advice.decision.chosen):
-            told.append(f"{label}, {_name_at(advice, at)}, {_share(advice.decision.losses[at])}")
+            told.append(_loses(f"{label}, {_name_at(advice, at)},", advice.decision.losses[at]))
     return "; ".join(told)
 
 
@@ -87,6 +87,8 @@ def _against(advice: Advice, other: int) -> str:
     chosen = advice.decision.chosen
     assert chosen is not None
     more = advice.gaps.between(chosen, other)
+    if not math.isfinite(more.value):
+        return f"which nothing compares with {_name_at(advice, other)}"
     ends = f"95 % interval {more.low:+.1%} … {more.high:+.1%}" if math.isfinite(more.high) else "interval not known"
     return f"{abs(more.value):.1%} {'more' if more.value >= 0 else 'less'} than {_name_at(advice, other)} ({ends})"
 
@@ -106,18 +108,23 @@ def _contrasts(advice: Advice, chosen: Row) -> list[str]:
     if smaller and chosen.prediction.step_s is not None:
         low = min(smaller, key=lambda row: row.settings.block_size)
         if low.prediction.step_s is not None:
+            word = "modelled" if advice.evidence.is_modelled else "predicted"
             told.append(
-                f"a decode step takes {format_seconds(chosen.prediction.step_s)}, with {low.settings.block_size} "
-                f"{format_seconds(low.prediction.step_s)}"
+                f"a decode step is {word} to take {format_seconds(chosen.prediction.step_s)}, with "
+                f"{low.settings.block_size} {format_seconds(low.prediction.step_s)}"
             )
     return told
 
 
-def _share(loss: Range | None) -> str:
-    if loss is None:
-        return "an unknown share"
+def _loses(name: str, loss: Range | None) -> str:
+    """What `name` loses against the chosen one, or has more, with the ends of the interval."""
+    if loss is None or not math.isfinite(loss.value):
+        return f"{name} loses an unknown share"
+    if loss.value < 0:
+        ends = f" ({-loss.high:+.1%} … {-loss.low:+.1%})" if math.isfinite(loss.low + loss.high) else ""
+        return f"{name} has {-loss.value:.1%} more{ends}"
     ends = f" ({loss.low:.1%} … {loss.high:.1%})" if math.isfinite(loss.low + loss.high) else ""
-    return f"{loss.value:.1%}{ends}"
+    return f"{name} loses {loss.value:.1%}{ends}"
 
 
 def _rest(row: Row) -> list[tuple[str, str]]:

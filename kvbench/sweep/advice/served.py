@@ -116,11 +116,13 @@ class _Totals:
             seconds = float(steps.columns["duration_s"].sum())
             self.busy_s += seconds
             self.active_s += seconds * steps.base.active_sequences
+            self._note("sequences", steps.base.batch_size)
             for name in READS:
                 self._note(name, float(steps.column(name).max()))
             return
         for step in steps:
             self._note("tokens", step.prefill_tokens + step.decode_tokens)
+            self._note("sequences", step.batch_size)
             for name in READS:
                 self._note(name, getattr(step, name))
             self.busy_s += step.duration_s

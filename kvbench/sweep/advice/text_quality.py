@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -29,6 +30,14 @@ class TextQuality:
         """That the model's logits were not finite, whatever the precision that is allowed."""
         row = self.of(settings)
         return None if row is None or row.error is None else f"with {row.label} KV the model's {row.error}"
+
+    def lost(self, settings: EngineSettings, error: float | None) -> float:
+        """Precision that is lost, for an order: KL on the text where there is one, else the runs' error of the logits;
+        infinite where it is not known."""
+        if self.file is None:
+            return math.inf if error is None else error
+        row = self.of(settings)
+        return math.inf if row is None or row.metrics is None else row.metrics.kl_nats.value
 
     def notes(self, settings: EngineSettings) -> tuple[str, ...]:
         """That the file lacks the setting, or has it under weights of another dtype."""

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvbench.workload.arrivals import MAX_NS
+from kvbench.workload.importers.arrow_values import values_of
 from kvbench.workload.importers.mooncake import BLOCK_TOKENS
 
 _NS_PER_MS = 1_000_000
@@ -42,14 +43,14 @@ def parsed_blocks(text: bytes) -> Found | None:
     has_nulls = any(column.null_count for column in table.columns)
     if has_nulls or not table.num_rows or table.num_rows != _objects_promised(text):
         return None
-    arrivals = _nanoseconds(table["timestamp"].to_numpy(), text)
+    arrivals = _nanoseconds(values_of(table["timestamp"]), text)
     lists = table["hash_ids"].combine_chunks()
     lists = lists.chunk(0) if isinstance(lists, pa.ChunkedArray) else lists
     if arrivals is None or lists.flatten().null_count:
         return None
-    columns = {"inputs": table["input_length"].to_numpy(), "outputs": table["output_length"].to_numpy()}
-    starts = lists.offsets.to_numpy().astype(np.int64)
-    return {**columns, "arrivals": arrivals}, lists.flatten().to_numpy(), starts - starts[0]
+    columns = {"inputs": values_of(table["input_length"]), "outputs": values_of(table["output_length"])}
+    starts = values_of(lists.offsets).astype(np.int64)
+    return {**columns, "arrivals": arrivals}, values_of(lists.flatten()), starts - starts[0]
 
 
 def _objects_promised(text: bytes) -> int:

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvbench.workload.arrivals import MAX_NS
+from kvbench.workload.importers.arrow_values import values_of
 from kvbench.workload.importers.block_columns import have_their_blocks, parsed_blocks
 from kvbench.workload.importers.detect import detect_format
 from kvbench.workload.importers.files import TraceFile
@@ -122,7 +123,7 @@ def _parsed(text: bytes, wanted: Mapping[str, str]) -> dict[str, NDArray[np.int6
             found["arrivals"] = _moments(found["arrivals"])
     except pa.ArrowInvalid:
         return None
-    arrays = {what: column.to_numpy() for what, column in found.items()}
+    arrays = {what: values_of(column) for what, column in found.items()}
     return arrays if is_dated or "arrivals" not in arrays else _seconds_as_ns(arrays)
 
 

@@ -22,9 +22,12 @@ SIZES = (8, 16, 32, 64)
 NEIGHBOURS = [[1], [0, 2], [1, 3], [2]]
 
 
-def candidate(rate: float | None, *, ttft: float = 1.0, tpot: float = 0.01, refusal: str | None = None) -> Candidate:
+def candidate(
+    rate: float | None, *, ttft: float = 1.0, tpot: float = 0.01, refusal: str | None = None, lost: float = 0.0
+) -> Candidate:
     value = None if rate is None else Range(rate, rate, rate)
-    return Candidate("c", {}, value, Range(ttft, ttft * 0.9, ttft * 1.1), Range(tpot, tpot, tpot), refusal)
+    ends = Range(ttft, ttft * 0.9, ttft * 1.1), Range(tpot, tpot, tpot)
+    return Candidate("c", {}, value, *ends, refusal, precision_lost=lost)
 
 
 def gaps(rates: list[float], half: float) -> Gaps:
@@ -36,7 +39,7 @@ def gaps(rates: list[float], half: float) -> Gaps:
 
 def test_the_fastest_is_chosen_where_it_can_be_told_apart_and_losses_are_shares_of_its_throughput() -> None:
     rates = [100.0, 120.0, 110.0, 90.0]
-    found = decide([candidate(rate) for rate in rates], gaps(rates, 0.01), default=0, neighbours=NEIGHBOURS)
+    found = decide([candidate(rate) for rate in rates], gaps(rates, 0.01), usual=[0], neighbours=NEIGHBOURS)
     assert (found.verdict, found.chosen, found.runner_up, found.tied, found.worst) == ("clear", 1, 2, (1,), 3)
     assert [loss.value for loss in found.losses if loss] == pytest.approx([1 / 6, 0, 1 / 12, 1 / 4])
     worst = found.losses[3]
@@ -47,11 +50,11 @@ def test_the_fastest_is_chosen_where_it_can_be_told_apart_and_losses_are_shares_
 
 def test_tied_candidates_give_way_to_a_usual_default_that_is_near_and_to_no_default_that_is_far() -> None:
     near = [99.0, 99.7, 100.0, 99.9]
-    found = decide([candidate(rate) for rate in near], gaps(near, 0.02), default=1, neighbours=NEIGHBOURS)
+    found = decide([candidate(rate) for rate in near], gaps(near, 0.02), usual=[1], neighbours=NEIGHBOURS)
     assert (found.verdict, found.chosen, found.tied) == ("tied", 1, (0, 1, 2, 3))
     assert "usual default" in found.rule
     far = [99.0, 99.0, 100.0, 99.9]
-    found = decide([candidate(rate) for rate in far], gaps(far, 0.02), default=1, neighbours=NEIGHBOURS)
+    found = decide([candidate(rate) for rate in far], gaps(far, 0.02), usual=[1], neighbours=NEIGHBOURS)
     assert (found.verdict, found.chosen) == ("tied", 2)
     assert "neighbours" in found.rule
 
@@ -61,6 +64,38 @@ def test_among_tied_ones_the_one_between_good_neighbours_is_chosen() -> None:
     found = decide([candidate(rate) for rate in rates], gaps(rates, 0.02), neighbours=NEIGHBOURS)
     assert found.tied == (0, 1, 2)
     assert found.chosen == 1  # 8 has a neighbour on one side only, and 32 stands beside 64
+
+
+def test_among_tied_dtypes_that_are_near_the_one_that_loses_least_precision_is_chosen() -> None:
+    rates = [100.0, 99.9, 99.8, 99.0]
+    lost = [3e-3, 1e-4, math.inf, 0.0]
+    given = [candidate(rate, lost=error) for rate, error in zip(rates, lost, strict=True)]
+    found = decide(given, gaps(rates, 0.02))
+    assert (found.verdict, found.chosen) == ("tied", 1)  # the exact one is 1 % behind
+    assert "lose least precision" in found.rule
+    assert decide(given[:1] + given[2:], gaps([100.0, 99.8, 99.0], 0.02)).chosen == 0  # the other's is not known
+
+
+def test_of_several_usual_defaults_the_best_is_preferred() -> None:
+    rates = [99.6, 99.8, 100.0, 99.9]
+    found = decide([candidate(rate) for rate in rates], gaps(rates, 0.02), usual=[0, 1])
+    assert found.chosen == 1
+    assert "usual default" in found.rule
+
+
+def test_the_rule_says_what_it_did() -> None:
+    alone = decide([candidate(100.0), candidate(99.0)], gaps([100.0, 99.0], 0.02), neighbours=[[1], [0]])
+    assert (alone.chosen, "by no certain difference" in alone.rule) == (0, True)
+    closed = [candidate(100.0), candidate(99.9), candidate(None)]
+    found = decide(closed, gaps([100.0, 99.9, math.nan], 0.02), neighbours=[[1], [0, 2], [1]])
+    assert "both sides" not in found.rule  # what is refused is no good neighbour
+    assert "highest value" in decide(closed, gaps([100.0, 99.9, math.nan], 0.02)).rule
+
+
+def test_what_nothing_compares_is_tied_and_ranks_by_what_is_known() -> None:
+    found = Gaps(np.array([[0, 0.1, np.nan], [-0.1, 0, np.nan], [np.nan, np.nan, 0]]), np.full((3, 3), 0.01))
+    decided = decide([candidate(100.0), candidate(90.0), candidate(95.0)], found)
+    assert (decided.chosen, decided.tied, decided.worst) == (0, (0, 2), 1)
 
 
 def test_objectives_filter_first_and_none_left_is_said() -> None:
@@ -119,6 +154,16 @@ def test_what_a_model_gets_wrong_about_two_candidates_elsewhere_is_taken_off_the
     assert found.value[0, 2] == pytest.approx(math.log(100 / 120) - 0.03)
     assert found.half[0, 2] == found.half[1, 2] == 0.3  # one workload has both: the floor
     assert found.value[1, 0] == -found.value[0, 1]
+
+
+def test_groups_of_one_workload_are_one_piece_of_evidence() -> None:
+    errors = np.array([[0.02, 0.00], [0.04, 0.00], [-0.01, 0.00], [np.nan, 0.5]])
+    found = gaps_of_predictions([100.0, 100.0], errors, 0.3, ["a", "a", "b", "c"])
+    alone = gaps_of_predictions([100.0, 100.0], np.array([[0.03, 0.0], [-0.01, 0.0]]), 0.3)
+    assert found.value[0, 1] == pytest.approx(alone.value[0, 1])
+    assert found.half[0, 1] == pytest.approx(alone.half[0, 1])
+    again = gaps_of_predictions([100.0, 100.0], errors[:2], 0.3, ["a", "a"])
+    assert again.half[0, 1] == 0.3  # one workload run twice says nothing about another one
 
 
 def test_pooled_intervals_are_those_of_a_two_way_analysis() -> None:
