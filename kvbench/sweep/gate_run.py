@@ -203,8 +203,10 @@ class _Gate:
         say(f"confirm: {len(wanted)} cases are open and are measured afresh")
         only = [(case["kind"], case["axes"]) for case in self._plan_cases() if case["case_id"] in wanted]
         blocks = taker.take("confirm", (self.base, self.candidate), self.settings.rule.confirm_blocks, only)
-        keys = {case.key for case in open_cases}
-        return [case for case in self._cases(blocks) if case.key in keys]
+        labels = {
+            case.key: case.label for case in open_cases
+        }  # among fewer cases an axis may have one value and no name
+        return [replace(case, label=labels[case.key]) for case in self._cases(blocks) if case.key in labels]
 
     def _cases(self, blocks: Sequence[Block]) -> list[CaseBlocks]:
         """The blocks of one stage as the rules want them, each checked to be of the code and machine it began with."""

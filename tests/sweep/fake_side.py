@@ -25,6 +25,10 @@ def measure(side: Side, suite: Path, out: Path, log: Path) -> Run:
     rng = random.Random(f"{asked['measure']['seed']}/{out.name}")
     ours = {"engine_digest": told["name"], "order_seed": asked["measure"]["seed"]}
     facts = plan(cases, 1, **{**ours, **told.get("facts", {})})
+    for case in facts["cases"]:
+        case["label"] = (
+            f"block_size={case['axes']['block_size']}" if len(wanted) != 1 else "engine"
+        )  # as labels() has it
     with RunFolder.create(out, facts) as run:
         for number in range(cases):
             factor = told["factors"][number] * rng.lognormvariate(0.0, 0.004)
