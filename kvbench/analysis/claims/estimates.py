@@ -133,17 +133,21 @@ def average_ratio(
     return Finding((replace(found, margin=SAME) if evidence.is_exact else found,), missing=len(logs) - len(known))
 
 
-def levels(evidence: Evidence, quantity: Quantity, settings: Mapping[str, Any], *, kind: str = "engine") -> Finding:
-    """The quantity itself in every case with these settings."""
+def levels(
+    evidence: Evidence, quantity: Quantity, settings: Mapping[str, Any], *, kind: str = "engine", is_scale: bool = False
+) -> Finding:
+    """The quantity itself in every case with these settings. `is_scale`: one that is positive by nature and may vary by
+    factors, such as a time waited; where no sample is zero its interval is that of the logarithms."""
     cases = evidence.where(settings, kind)
     lack = lack_of(cases, settings, quantity)
     if lack:
         return Finding(lack=lack)
-    labels = labels_of(cases)
-    found = [
-        _estimate(label, list(case.values(quantity).values()), is_ratio=False, is_exact=evidence.is_exact)
-        for case, label in zip(cases, labels, strict=True)
-    ]
+    found = []
+    for case, label in zip(cases, labels_of(cases), strict=True):
+        values = list(case.values(quantity).values())
+        on_logs = is_scale and bool(values) and min(values) > 0
+        values = [math.log(value) for value in values] if on_logs else values
+        found.append(_estimate(label, values, is_ratio=on_logs, is_exact=evidence.is_exact))
     known = tuple(one for one in found if one is not None)
     return Finding(known, missing=len(found) - len(known))
 

@@ -28,10 +28,10 @@ def check(evidence: Evidence) -> list[ClaimVerdict]:
     """Every tier and way of using it over the prefix cache alone; stalls and what pays where promotion blocks."""
     modelled = evidence.is_exact
     speed = ratios(evidence, "output_tokens_per_s", BLOCKING, ALONE, free=FREE)
-    price = levels(evidence, copy_over_computing, BLOCKING)
+    price = levels(evidence, copy_over_computing, BLOCKING, is_scale=True)
     return [
         everywhere(HIT_RATE, ratios(evidence, "prefix_hit_rate", TIERS, ALONE, free=FREE), is_modelled=modelled),
-        everywhere(STALLS, levels(evidence, "promotion_stall_s", BLOCKING), is_modelled=modelled),
+        everywhere(STALLS, levels(evidence, "promotion_stall_s", BLOCKING, is_scale=True), is_modelled=modelled),
         opposed(PAYS, price, speed, names=("stall", "tokens/s"), is_modelled=modelled),
         everywhere(SOONER, ratios(evidence, "ttft_p50_s", TIERS, ALONE, free=FREE), is_modelled=modelled),
     ]

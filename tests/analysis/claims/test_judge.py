@@ -179,3 +179,11 @@ def test_an_average_over_the_other_axes_is_that_of_the_log_ratios_sample_by_samp
     low, high = stats.ttest_1samp(logs, 0.0).confidence_interval(0.95)
     assert found.value == pytest.approx(math.exp(logs.mean()))
     assert found.interval() == pytest.approx((math.exp(low), math.exp(high)))
+
+
+def test_times_that_vary_by_factors_are_more_than_none_and_one_zero_leaves_it_open() -> None:
+    claim = Claim("it waits", "waited", more_than(0, "more than 0 s"), "s")
+    for values, word in (([0.01, 0.02, 2.0], "held"), ([0.0, 0.02, 2.0], "unclear"), ([0.0, 0.0, 0.0], "not held")):
+        found = levels(run(values, values), "wall_s", A, is_scale=True)
+        assert everywhere(claim, found).held == word
+        assert found.estimates[0].interval()[0] > 0 or min(values) == 0
