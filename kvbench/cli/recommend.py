@@ -22,12 +22,13 @@ _PATH = click.Path(path_type=Path)
 _SECONDS = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*(s|ms|us|µs)?")
 _UNITS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, None: 1.0}
 _ONLY_WITH = (
-    ("trace_format", "--trace-format", "trace"),
-    ("limit", "--limit", "trace"),
-    ("rounds", "--rounds", "measure"),
-    ("out", "--out", "measure"),
+    ("trace_format", "--trace-format", "trace", "--trace"),
+    ("limit", "--limit", "trace", "--trace"),
+    ("workload", "--workload", "run_folder", "--run"),
+    ("rounds", "--rounds", "measure", "--measure"),
+    ("out", "--out", "measure", "--measure"),
 )
-"""Parameter, its option, and the parameter without which it has no effect"""
+"""Parameter, its option, and the parameter, with its option, without which it has no effect"""
 
 
 @click.command()
@@ -38,6 +39,7 @@ _ONLY_WITH = (
 @click.option("--outputs", metavar="LAW", help="Outputs, likewise: with --lengths, or a trace that records none.")
 @click.option("--histogram", type=_PATH, metavar="FILE", help="Lengths of a histogram: a CSV with counts.")
 @click.option("--run", "run_folder", type=_PATH, metavar="RUN", help="Lengths of a finished run.")
+@click.option("--workload", metavar="DIGEST", help="Of a run with several workloads, as its digest begins.")
 @click.option("--results", type=_PATH, multiple=True, metavar="RUN|FILE", help="Measured runs; repeatable.")
 @click.option("--model", metavar="NAME|FOLDER", help="Whose KV cache.  [that of the results]")
 @click.option("--gpu", metavar="NAME", help="On a known GPU, without results: h100, l4 …")
@@ -119,9 +121,9 @@ def _question(options: dict[str, Any]) -> Question:
 
 
 def _refuse_without_effect() -> None:
-    for name, option, needed in _ONLY_WITH:
+    for name, option, needed, its_option in _ONLY_WITH:
         if was_given(name) and not was_given(needed):
-            raise UsageError(f"{option} is for --{needed}", hint="leave it out")
+            raise UsageError(f"{option} is for {its_option}", hint="leave it out")
     if was_given("memory") and was_given("kv_memory"):
         raise UsageError("--memory and --kv-memory are two sizes of one pool", hint="give one of them")
 
@@ -145,7 +147,7 @@ def _sample(options: dict[str, Any]) -> LengthSample:
         raise UsageError("--outputs beside --run: a run has outputs of its own", hint="leave one of them out")
     from kvbench.store.run import open_run
 
-    return sources.from_run(open_run(options["run_folder"]))
+    return sources.from_run(open_run(options["run_folder"]), options["workload"])
 
 
 def slo_of(text: str | None) -> Slo:

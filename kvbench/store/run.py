@@ -260,10 +260,11 @@ class Run:
         """Workload digest → the prompts' and the outputs' lengths in tokens, in the order of the requests; without
         pandas."""
         table = self._workload_table.select(["workload_digest", "input_tokens", "output_tokens"])
-        found = {}
-        for digest in table["workload_digest"].unique().to_pylist():
-            rows = table.filter(pc.equal(table["workload_digest"], digest))
-            found[digest] = (rows["input_tokens"].to_pylist(), rows["output_tokens"].to_pylist())
+        found: dict[str, tuple[list[int], list[int]]] = {}
+        for digest, inputs, outputs in zip(*(column.to_pylist() for column in table.columns), strict=True):
+            both = found.setdefault(digest, ([], []))
+            both[0].append(inputs)
+            both[1].append(outputs)
         return found
 
     def requests_of(self, digest: str) -> list[Request]:

@@ -21,6 +21,7 @@ from kvbench.sweep.advice.predict import (
     errors_of_candidates,
     floor_of,
     gaps_of,
+    of_equal_service,
     predict_all,
     ranges_of,
 )
@@ -103,7 +104,7 @@ def advise(question: Question) -> Advice:
     workload = _workload(cases)
     plan = _plan(question, sample, workload, exact)
     length = float((sample.inputs + sample.outputs / 2).mean())
-    predictions = predict_all(evidence, [one.settings for one in exact], plan, length)
+    predictions = of_equal_service(predict_all(evidence, [one.settings for one in exact], plan, length))
     errors = errors_of_candidates(evidence, cases)
     measured = measured_on(evidence.known, sample, workload.arrival.model_dump(mode="json"), exact)
     gaps = measured.over(gaps_of(predictions, errors, floor_of(evidence)))

@@ -167,6 +167,40 @@ def test_what_the_runs_vary_and_the_question_leaves_open_is_said(tmp_path: Path)
     assert not any("vary" in note or "several ways" in note for note in advise(chosen).notes)
 
 
+def test_a_pool_that_turns_away_more_requests_than_another_is_not_recommended(runs: tuple[Run, Run]) -> None:
+    per_token = int(kv_bytes_per_token(preset("tiny-llama"), "fp32"))
+    sample = replace(lengths(), inputs=np.full(40, 80), outputs=np.where(np.arange(40) < 20, 20, 5))
+    found = advise(Question(sample=sample, results=paths(runs), kv_memory_bytes=per_token * 127))
+    by_size = {row.settings.block_size: row for row in found.rows}
+    assert by_size[4].candidate.refusal is None  # 99 tokens in 25 of 31 blocks of 4
+    assert "turns away 20 of the requests" in str(by_size[32].candidate.refusal)  # 3 blocks of 32 hold 96
+    assert found.chosen is not None
+    assert found.chosen.settings.block_size < 32
+
+
+def test_a_run_given_twice_and_attention_that_no_run_had_are_refused(runs: tuple[Run, Run]) -> None:
+    with pytest.raises(UsageError, match="is given twice"):
+        advise(Question(sample=lengths(), results=(runs[0].path, runs[0].path)))
+    found = advise(Question(sample=lengths(), results=paths(runs), overrides=("attention=torch",)))
+    assert found.chosen is None
+    assert all("say nothing about torch" in str(row.candidate.refusal) for row in found.rows)
+
+
+def test_one_of_a_runs_workloads_is_named_by_its_digest(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = (
+        PLAIN.replace("[4, 8, 16, 32, 64]", "[16, 32]")
+        .replace("requests = 24\n", "")
+        .replace("[axes]", '[axes]\n"workload.requests" = [12, 24]')
+    )
+    run = planted_run(tmp_path, text)
+    words = ["recommend", "--run", str(run.path), "--results", str(run.path)]
+    assert command_line(words) == 2
+    assert "--workload" in capsys.readouterr().err
+    digest = next(iter(run.lengths))
+    assert command_line([*words, "--workload", digest[:10]]) == 0
+    assert digest[:12] in capsys.readouterr().out
+
+
 def test_a_fitted_file_answers_for_its_own_model_and_weights_only_and_says_what_it_does_not_keep(
     tmp_path: Path,
 ) -> None:
@@ -319,6 +353,7 @@ def test_one_row_is_answered_with_the_note_that_it_is_no_distribution(
         (["--lengths", "10", "--outputs", "5", "--limit", "3"], "--limit is for --trace"),
         (["--lengths", "10", "--outputs", "5", "--rounds", "3"], "--rounds is for --measure"),
         (["--lengths", "10", "--outputs", "5", "--out", "{empty}.runs"], "--out is for --measure"),
+        (["--lengths", "10", "--outputs", "5", "--workload", "ab"], "--workload is for --run"),
         (["--run", "x", "--outputs", "5"], "a run has outputs of its own"),
         (["--lengths", "10", "--outputs", "5", "--memory", "1GiB", "--kv-memory", "1MiB"], "two sizes of one pool"),
         (["--lengths", "10", "--outputs", "5", "-a", "workload.requests=9"], "workload.requests is not read here"),

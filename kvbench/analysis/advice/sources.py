@@ -240,4 +240,4 @@ def _workload_digest(run: Run, known: list[str], wanted: str | None) -> str:
         return found[0]
     listed = ", ".join(digest[:12] for digest in known[:8])
     problem = f"{run.path} has {len(known)} workloads" if wanted is None else f"no one workload begins with {wanted!r}"
-    raise UsageError(f"{problem}: {listed}", hint="name one by the beginning of its digest")
+    raise UsageError(f"{problem}: {listed}", hint="name one by the beginning of its digest, as in --workload 3f2a")

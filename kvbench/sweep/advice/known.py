@@ -55,6 +55,10 @@ def read_known(paths: Sequence[Path]) -> Known:
 
     Raises `DataError` where no engine case ended well, `CannotRunError` naming what differs."""
     runs = tuple(open_run(path) for path in paths)
+    ids = [run.run_id for run in runs]
+    twice = next((one for one in ids if ids.count(one) > 1), None)
+    if twice is not None:
+        raise UsageError(f"{twice} is given twice", hint="name every run once: its samples would count twice")
     cases = tuple(case for run in runs for case in _cases_of(run))
     if not cases:
         where = ", ".join(str(path) for path in paths)
@@ -93,10 +97,10 @@ def refuse_other_device(measured: str, *, gpu: str | None, tp: int) -> None:
 
 
 def settled_by_the_first(known: Known, question: Question) -> list[str]:
-    """A sentence about every setting that the runs vary and the question neither chooses nor says: candidates have that
-    of the first case."""
+    """A sentence about every sample that is damaged, and about every setting that the runs vary and the question
+    neither chooses nor says: candidates have that of the first case."""
     said = {*question.axes, *(text.partition("=")[0].rpartition(".")[2] for text in question.overrides)}
-    first, found = known.cases[0], []
+    first, found = known.cases[0], [problem for run in known.runs for problem in run.problems]
     for name, value in first.engine.items():
         values = sorted({str(case.engine.get(name)) for case in known.cases})
         if len(values) > 1 and name not in said and not (name == "kv_memory" and question.kv_memory_bytes is not None):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from multiprocessing import get_context
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -96,6 +96,8 @@ def _unknown(evidence: Evidence, settings: EngineSettings) -> str | None:
     fit = source.configuration(settings.kv_dtype, settings.kv_scales, settings.kv_layout)
     if fit is None:
         return f"no run stored K and V as {settings.kv_dtype}"
+    if settings.attention not in ("auto", source.attention):
+        return f"the runs have {source.attention} attention, and say nothing about {settings.attention}"
     low, high = fit.domain["block_size"]
     if not low <= settings.block_size <= high:
         return f"blocks of {settings.block_size} were never measured: the runs have {low:g} to {high:g}"
@@ -131,6 +133,19 @@ def predict_all(
         return [job(one) for one in settings]
     with ProcessPoolExecutor(workers, mp_context=get_context("fork")) as pool:
         return list(pool.map(job, settings))
+
+
+def of_equal_service(predictions: Sequence[Prediction]) -> list[Prediction]:
+    """Whoever turns away more of the requests than another serves only the easier ones: its numbers are no
+    recommendation."""
+    turned_away = [sum(outcome.rejected for outcome in p.outcomes) for p in predictions]
+    fewest = min((count for count, p in zip(turned_away, predictions, strict=True) if p.refusal is None), default=0)
+    return [
+        replace(p, refusal=f"its pool turns away {count} of the requests served, that of others {fewest}")
+        if p.refusal is None and count > fewest
+        else p
+        for count, p in zip(turned_away, predictions, strict=True)
+    ]
 
 
 def _predict_one(evidence: Evidence, plan: Plan, mean_length: float, settings: EngineSettings) -> Prediction:
