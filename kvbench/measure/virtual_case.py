@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from kvbench.costmodel.fitted import FittedFile
 from kvbench.costmodel.model import decode_kernel_s
 from kvbench.costmodel.rates import NamedRates, Rates
 from kvbench.costmodel.sources import CostSource, cost_for
@@ -21,6 +22,7 @@ from kvbench.geometry.memory import kv_bytes_per_token
 from kvbench.geometry.model import ModelGeometry
 from kvbench.geometry.resolve import resolve_model
 from kvbench.measure.cache_state import bring_about, check_hits
+from kvbench.measure.domain import outside
 from kvbench.measure.environment import readings
 from kvbench.measure.job import CaseJob
 from kvbench.measure.kernel_geometry import one_layer
@@ -105,7 +107,10 @@ def served_case(
     engine.check_invariants()
     found = measured(served, settings, slo, geometry, engine.sizes.max_context, width=asked.width)
     found.row |= {"attention_backend": BACKEND, **prepared.columns()}
-    found.warnings += [warning.as_dict() for warning in prepared.warnings()]
+    warnings = [*prepared.warnings()]
+    if isinstance(source, FittedFile):
+        warnings += outside(source, settings, str(case.cache_state), found.steps or [])[1]
+    found.warnings += [warning.as_dict() for warning in warnings]
     check_hits(found, served, case)
     return found
 

@@ -64,10 +64,11 @@ TEXTS: dict[str, Callable[[Numbers], str]] = {
     "no_errors_known": lambda n: f"no interval for {', '.join(n['metrics'])}: no fitted case had it",
     "outside_domain": lambda n: (
         f"{n['what']} reaches {n['reached']:,.0f}, and the fitted runs had {n['low']:,.0f} to {n['high']:,.0f} "
-        f"({n['share']:.0%} of the predicted time): the interval is wider for it"
+        f"({n['share']:.0%} of the predicted time): the model reaches beyond them, and an interval is wider for it"
     ),
     "unseen_setting": lambda n: (
-        f"{n['what']} = {n['value']}, and the fitted runs had {', '.join(n['seen'])}: the interval is wider for it"
+        f"{n['what']} = {n['value']}, and the fitted runs had {', '.join(n['seen'])}: the model does not know what it "
+        "costs, and an interval is wider for it"
     ),
     "not_a_number": lambda n: f"not a finite number: {', '.join(n)}",
     "not_stationary": lambda n: f"still drifting after {n['warmup_s']:.3g} s of warm-up",

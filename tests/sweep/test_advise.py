@@ -18,7 +18,7 @@ from kvbench.analysis.advice.lengths import LengthSample
 from kvbench.analysis.advice.sources import from_run, from_sides
 from kvbench.cli.main import run as command_line
 from kvbench.costmodel.fitted import slower
-from kvbench.costmodel.fitted_file import write_fitted
+from kvbench.costmodel.fitted_file import with_digest, write_fitted
 from kvbench.costmodel.sources import cost_for
 from kvbench.errors import CannotRunError, DataError, KvbenchError, UsageError
 from kvbench.geometry.memory import kv_bytes_per_token
@@ -165,6 +165,14 @@ def test_what_the_runs_vary_and_the_question_leaves_open_is_said(tmp_path: Path)
     assert "arrive in several ways (all-at-once, poisson)" in told
     chosen = replace(question, axes=("block_size", "batch_policy"), overrides=("arrival.kind=all-at-once",))
     assert not any("vary" in note or "several ways" in note for note in advise(chosen).notes)
+
+
+def test_a_model_whose_steps_take_no_time_predicts_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "still.json"
+    write_fitted(path, with_digest(slower(fitted_file(), 0.0)))
+    found = advise(Question(sample=lengths(), results=(path,), overrides=("block_size=16,32",), requests=8))
+    assert found.chosen is None
+    assert all("take no time" in str(row.candidate.refusal) for row in found.rows)
 
 
 def test_a_pool_that_turns_away_more_requests_than_another_is_not_recommended(runs: tuple[Run, Run]) -> None:

@@ -77,6 +77,8 @@ def predict(evidence: Evidence, settings: EngineSettings, plan: Plan, mean_lengt
         return Prediction(refusal=error.message)
     if not all(outcome.output_tokens for outcome in outcomes):
         return Prediction(refusal="none of the requests fits its pool")
+    if not all(outcome.wall_s > 0 for outcome in outcomes):
+        return Prediction(refusal="by the model its steps take no time")
     batch = max(1, round(float(np.mean([outcome.active_mean for outcome in outcomes]))))
     step_s = float(cost.decode_run_s(np.full(batch, round(mean_length), dtype=np.int64), 1)[0])
     beyond, told = _beyond(evidence, settings, outcomes)
