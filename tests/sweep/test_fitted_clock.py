@@ -59,10 +59,12 @@ def test_a_step_takes_what_its_recorded_counts_cost(tmp_path: Path) -> None:
 def test_a_case_beyond_what_was_fitted_says_so_in_its_row_and_in_the_summary(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    inside = sweep(tmp_path, "-a", "block_size=16")
+    for name in ("inside", "beyond"):
+        (tmp_path / name).mkdir()
+    inside = sweep(tmp_path / "inside", "-a", "block_size=16")
     assert "fitted runs had" not in capsys.readouterr().out
     assert not [w for row in inside.case_rows for w in row["warnings"] or () if "outside_domain" in str(w)]
-    beyond = sweep(tmp_path, "-a", "block_size=128")
+    beyond = sweep(tmp_path / "beyond", "-a", "block_size=128")
     assert "block_size reaches 128, and the fitted runs had 4 to 64" in " ".join(capsys.readouterr().out.split())
     assert all("outside_domain" in str(row["warnings"]) for row in beyond.case_rows)
 
