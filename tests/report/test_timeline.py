@@ -358,6 +358,20 @@ def test_a_sample_that_failed_before_its_first_step_is_no_timeline(run: Run, tmp
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("packed", [False, True])
+def test_an_earlier_timeline_is_replaced_and_no_other_file_is(run: Run, tmp_path: Path, packed: bool) -> None:
+    target, table = tmp_path / ("t.json.gz" if packed else "t.json"), tmp_path / "steps.parquet"
+    for case in CASES:
+        write_timeline(run, pick(run, case, None), target)
+        assert read_trace(target)["otherData"]["case"] == case
+    for held in (b"a table", b"", b"\x1f\x8b broken", b'{"displayTimeUnit": "ms"}'):
+        table.write_bytes(held)
+        with pytest.raises(UsageError, match="there already and is no timeline"):
+            write_timeline(run, pick(run, "swap", None), table)
+        assert table.read_bytes() == held
+    assert sorted(tmp_path.iterdir()) == [table, target]
+
+
 @pytest.mark.parametrize(
     "arguments",
     [

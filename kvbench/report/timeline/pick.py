@@ -51,7 +51,8 @@ def pick(run: Run, case: str | None, sample: int | None) -> Picked:
     found = next((row for row in rows if row["sample"] == sample), None)
     if found is None:
         there = ", ".join(str(row["sample"]) for row in rows)
-        raise UsageError(f"{label_of(chosen)} has no sample {sample}", hint=f"there are {there}; they count from 0")
+        hint = f"--sample counts from 0; on record: {there}"
+        raise UsageError(f"{label_of(chosen)} has no sample {sample}", hint=hint)
     return Picked(chosen, found)
 
 

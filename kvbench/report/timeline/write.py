@@ -8,6 +8,7 @@ from __future__ import annotations
 import gzip
 import heapq
 import json
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 MAX_STEPS, MAX_REQUESTS = 50_000, 20_000
 """More steps are drawn several as one slice, of more requests one in so many; `is_whole` draws them all."""
 GROUPS = {ENGINE: "engine", BLOCKS: "blocks", TIERS: "tiers", REQUESTS: "requests", QUEUE: "requests that wait"}
+_HEAD = b'{"displayTimeUnit": "ms", "otherData": '
 _BATCH = 4096
 
 
@@ -47,9 +49,12 @@ class Written:
 
 
 def write_timeline(run: Run, picked: Picked, path: Path, *, is_whole: bool = False) -> Written:
-    """Write the sample's timeline; an earlier file of this name is replaced when the new one is whole.
+    """Write the sample's timeline; an earlier timeline of this name is replaced when the new one is whole.
 
-    Raises `DataError` for a sample without steps and `UsageError` for a file that cannot be written."""
+    Raises `DataError` for a sample without steps and `UsageError` for a file that cannot be written or that holds
+    something else, as a run's own table."""
+    with write_errors(path, hint="choose another file"):
+        check_target(path)
     key = picked.row["case_id"], picked.row["sample"]
     steps, requests = run.sample_table("steps", *key), run.sample_table("requests", *key)
     if not steps.num_rows:
@@ -87,8 +92,8 @@ class _Picture:
 
     def write(self, file: IO[bytes]) -> int:
         """JSON, one event a line; how many events."""
-        head = json.dumps({"displayTimeUnit": "ms", "otherData": self._facts()}, ensure_ascii=False, allow_nan=False)
-        file.write(head[:-1].encode() + b', "traceEvents": [\n')
+        facts = json.dumps(self._facts(), ensure_ascii=False, allow_nan=False)
+        file.write(_HEAD + facts.encode() + b', "traceEvents": [\n')
         count = 0
         for event in self._events():
             file.write((b",\n" if count else b"") + event.to_json().encode())
@@ -146,11 +151,27 @@ class _Picture:
         }
 
 
+def check_target(path: Path) -> None:
+    """`UsageError` where a timeline must not go: what is no file, and a file that is there and is no timeline."""
+    if not path.name or (path.exists() and not path.is_file()):
+        raise UsageError(f"{path} is no file", hint="name a file, as in timeline.json.gz")
+    if path.exists() and not _is_timeline(path):
+        raise UsageError(f"{path} is there already and is no timeline", hint="choose another file")
+
+
+def _is_timeline(path: Path) -> bool:
+    with path.open("rb") as file:
+        is_packed = file.read(2) == b"\x1f\x8b"
+    try:
+        with gzip.open(path) if is_packed else path.open("rb") as file:
+            return file.read(len(_HEAD)) == _HEAD
+    except (EOFError, gzip.BadGzipFile, zlib.error):
+        return False
+
+
 @contextmanager
 def _opened(path: Path) -> Iterator[IO[bytes]]:
     """The file to write, compressed where its name says so. `UsageError` when it cannot be written."""
-    if not path.name or (path.exists() and not path.is_file()):
-        raise UsageError(f"{path} is no file", hint="name a file, as in timeline.json.gz")
     with write_errors(path, hint="choose another file"), replacing(path) as raw:
         if path.suffix != ".gz":
             yield raw
