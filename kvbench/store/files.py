@@ -173,7 +173,9 @@ def read_json(path: Path) -> dict[str, Any]:
             json.dumps(found, ensure_ascii=False).encode()  # half a character cannot be written anywhere: a ValueError
     except FileNotFoundError:
         raise DataError(f"{path} is missing", hint="is this a run folder, and is it whole?") from None
-    except (OSError, ValueError) as error:
+    except PermissionError as error:
+        raise DataError(f"{path} cannot be read: {error.strerror}", hint="see to its permissions") from None
+    except (OSError, ValueError, RecursionError) as error:
         raise DataError(f"{path} cannot be read: {error}", hint="the file is damaged") from None
     if not isinstance(found, dict):
         raise DataError(f"{path} is not a JSON object", hint="the file is damaged")

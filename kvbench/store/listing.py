@@ -5,6 +5,7 @@ Digests are not checked here; `open_run` does that.
 
 from __future__ import annotations
 
+import os
 import re
 from collections import Counter
 from collections.abc import Mapping
@@ -75,6 +76,8 @@ def entry_of(path: Path) -> RunEntry:
         _describe(entry)
     except KvbenchError as error:
         entry.note = error.message
+    except OSError as error:
+        entry.note = f"{error.filename or path} cannot be read: {error.strerror}"
     except (KeyError, TypeError, ValueError, AttributeError):
         entry.note = "plan.json or manifest.json is not what kvbench writes"
     return entry
@@ -92,7 +95,8 @@ def size_of(path: Path) -> int:
 
 
 def _is_run(path: Path) -> bool:
-    return not path.name.startswith(".") and ((path / "plan.json").exists() or bool(_RUN_NAME.fullmatch(path.name)))
+    is_run = os.path.exists(path / "plan.json") or _RUN_NAME.fullmatch(path.name) is not None
+    return is_run and not path.name.startswith(".")
 
 
 def _describe(entry: RunEntry) -> None:
@@ -120,8 +124,9 @@ def _json(path: Path) -> dict[str, Any]:
 
 def _say_what(entry: RunEntry, plan: Mapping[str, Any]) -> None:
     entry.suite = str(plan["suite"]["name"])
-    entry.created_at = plan.get("created_at")
-    entry.device = (plan.get("device") or {}).get("name")
+    entry.created_at = datetime.fromisoformat(plan["created_at"]).isoformat() if plan.get("created_at") else None
+    device = (plan.get("device") or {}).get("name")
+    entry.device = None if device is None else str(device)
     entry.clock = str(plan.get("clock", "wall"))
     entry.cases = len(plan["cases"])
     entry.planned_samples = entry.cases * int(plan["repetitions"])

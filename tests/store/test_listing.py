@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -58,6 +60,7 @@ def test_a_run_that_is_being_written_is_running_and_stays_lockable(tmp_path: Pat
     ("name", "text", "word"),
     [
         ("manifest.json", "{", "manifest.json"),
+        ("manifest.json", "[" * 100_000, "manifest.json cannot be read"),
         ("manifest.json", '{"schema_version": 1}', "not what kvbench writes"),
         ("manifest.json", '{"schema_version": 99}', "newer kvbench"),
         ("manifest.json", '{"schema_version": 1, "controlled": 3, "volatile": []}', "not what kvbench writes"),
@@ -76,6 +79,35 @@ def test_a_damaged_run_says_why_and_does_not_hide_the_others(
     assert found[good].state == "finished"
     assert found[bad].state == "damaged"
     assert word in found[bad].note
+
+
+@pytest.mark.parametrize("sort", SORTS)
+@pytest.mark.parametrize("created_at", [5, "yesterday", ["2026"]])
+def test_a_time_that_is_none_is_damage_and_orders_nothing(tmp_path: Path, sort: str, created_at: object) -> None:
+    good, bad = (run_folder(tmp_path, is_sealed=True) for _ in range(2))
+    manifest = json.loads((bad / "manifest.json").read_text())
+    manifest["volatile"]["created_at"] = created_at
+    (bad / "manifest.json").write_text(json.dumps(manifest))
+    found = {run.path: run for run in list_runs(tmp_path, sort)}
+    assert (found[bad].state, found[bad].created_at) == ("damaged", None)
+    assert found[good].state == "finished"
+
+
+def test_a_run_that_may_not_be_read_does_not_hide_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    good, bad = (run_folder(tmp_path, is_sealed=True) for _ in range(2))
+    stat = os.stat
+
+    def refused(path: Any, **options: Any) -> Any:
+        if not isinstance(path, int) and Path(path).parent == bad:
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+        return stat(path, **options)
+
+    monkeypatch.setattr(os, "stat", refused)
+    found = {run.path: run for run in list_runs(tmp_path)}
+    monkeypatch.undo()
+    assert found[good].state == "finished"
+    assert found[bad].state == "damaged"
+    assert "cannot be read: Permission denied" in found[bad].note
 
 
 def test_other_folders_are_no_runs_but_one_with_the_name_of_a_run_is(tmp_path: Path) -> None:
