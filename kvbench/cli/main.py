@@ -50,6 +50,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
 }
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
+_BAD_PATH = (errno.EACCES, errno.EPERM, errno.ENAMETOOLONG, errno.ELOOP)
+"""What the system says of a path that only the user can set right"""
 
 
 class LazyCommands(click.Group):
@@ -127,11 +129,7 @@ def run(args: Sequence[str] | None = None) -> int:
     except SystemExit as stop:
         return stop.code if isinstance(stop.code, int) else int(ExitCode.OK)
     except OSError as error:
-        if error.errno not in _FULL:
-            return _our_bug(error)
-        discard(sys.stdout)
-        _complain(f"cannot write: {error.strerror}", "free some space, or send the output elsewhere")
-        return int(ExitCode.CANNOT)
+        return _refused_by_the_system(error)
     except BaseException as error:
         return _our_bug(error)
 
@@ -141,6 +139,17 @@ def _open_closed_streams() -> None:
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
+
+
+def _refused_by_the_system(error: OSError) -> int:
+    if error.errno in _BAD_PATH and error.filename is not None:
+        _complain(f"cannot use {error.filename}: {error.strerror}", "choose another path, or see to its permissions")
+        return int(ExitCode.USAGE)
+    if error.errno not in _FULL:
+        return _our_bug(error)
+    discard(sys.stdout)
+    _complain(f"cannot write: {error.strerror}", "free some space, or send the output elsewhere")
+    return int(ExitCode.CANNOT)
 
 
 def _our_bug(error: BaseException) -> int:

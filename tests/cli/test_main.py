@@ -168,3 +168,15 @@ def test_a_path_that_is_no_utf_8_is_refused_before_anything_is_measured(
 def test_out_beside_resume_is_refused(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert run(command) == 2
     assert "--out beside --resume" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", [["report"], ["show"], ["ls"], ["compare", "."], ["export", "--to", "bencher"]])
+def test_a_path_that_the_system_refuses_is_the_users_and_no_bug_of_ours(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], command: list[str]
+) -> None:
+    (tmp_path / "loop").symlink_to("loop")
+    for path in (tmp_path / ("x" * 300), tmp_path / "loop" / "run"):
+        assert run([*command, str(path)]) in (2, 5)
+        said = capsys.readouterr().err
+        assert "internal error" not in said
+        assert "hint:" in said
