@@ -9,8 +9,10 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from kvbench.analysis.claims.registry import CHECKERS
 from kvbench.report.claims import claim_lines, claim_markdown
 from kvbench.report.tables import render_run
+from kvbench.spec.load import load_suite
 from kvbench.store.run import Run, RunFolder, open_run
 from tests.analysis.claims.test_judge import CLAIM
 from tests.report.test_tables import EVIL
@@ -19,9 +21,12 @@ from tests.store.samples import plan, sample
 SIZES = (8, 16, 24)
 
 
-def run_of(tmp_path: Path, suite: str, clock: str = "wall") -> Run:
+SHIPPED = load_suite("block-size").suite.claim
+
+
+def run_of(tmp_path: Path, suite: str, clock: str = "wall", claim: str = "") -> Run:
     facts = plan(len(SIZES), 2, clock=clock)
-    facts["suite"]["name"] = suite
+    facts["suite"] |= {"name": suite, "claim": claim or SHIPPED}
     with RunFolder.create(tmp_path, facts) as folder:
         for case in range(len(SIZES)):
             for number in range(2):
@@ -49,7 +54,8 @@ def test_people_read_the_verdict_the_claim_and_the_reason(tmp_path: Path, form: 
     where = text.index("Did the claims")
     assert text.index("The sweet spot is 16 to 64") > where
     assert "not tested" in text
-    assert "no case with" in text
+    assert "no kernel case with block_size=4" in text
+    assert "no engine case with block_size=128" in text
 
 
 def test_a_suite_without_a_checker_has_no_verdicts_and_csv_never_has(tmp_path: Path) -> None:
@@ -57,6 +63,19 @@ def test_a_suite_without_a_checker_has_no_verdicts_and_csv_never_has(tmp_path: P
     assert json.loads(shown(mine, "json"))["claims"] == []
     assert "claims" not in shown(mine, "table")
     assert shown(run_of(tmp_path / "b", "block-size"), "csv").splitlines()[0] == shown(mine, "csv").splitlines()[0]
+
+
+def test_a_suite_of_the_users_with_the_name_of_another_has_no_verdicts_on_what_it_does_not_claim(
+    tmp_path: Path,
+) -> None:
+    mine = run_of(tmp_path, "block-size", claim="The moon is cheese.")
+    assert json.loads(shown(mine, "json"))["claims"] == []
+    assert "Did the claims" not in shown(mine, "table")
+
+
+@pytest.mark.parametrize("suite", CHECKERS)
+def test_a_run_of_a_suite_that_ships_has_verdicts(tmp_path: Path, suite: str) -> None:
+    assert json.loads(shown(run_of(tmp_path, suite, claim=load_suite(suite).suite.claim), "json"))["claims"]
 
 
 def test_numbers_of_the_virtual_clock_are_called_modelled(tmp_path: Path) -> None:

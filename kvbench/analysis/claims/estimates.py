@@ -139,7 +139,7 @@ def levels(
     """The quantity itself in every case with these settings. `is_scale`: one that is positive by nature and may vary by
     factors, such as a time waited; where no sample is zero its interval is that of the logarithms."""
     cases = evidence.where(settings, kind)
-    lack = lack_of(cases, settings, quantity)
+    lack = lack_of(cases, settings, quantity, kind)
     if lack:
         return Finding(lack=lack)
     found = []
@@ -198,7 +198,7 @@ def _pairs(
     """The pairs of cases that are equal in all other axes but the `free` ones, or why there are none."""
     sides = evidence.where(left, kind), evidence.where(right, kind)
     for cases, settings in zip(sides, (left, right), strict=True):
-        lack = lack_of(cases, settings, quantity)
+        lack = lack_of(cases, settings, quantity, kind)
         if lack:
             return [], lack
     ignored = {*left, *right, *free}

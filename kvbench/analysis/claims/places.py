@@ -28,10 +28,11 @@ def _axis(name: str, value: Any) -> str:
     return f"{name}={format_bytes(value) if is_size else value}"
 
 
-def lack_of(cases: Sequence[CaseEvidence], settings: Mapping[str, Any], quantity: Quantity) -> str:
-    """Why these cases, chosen by these settings, do not have the quantity; empty where some sample has it."""
+def lack_of(cases: Sequence[CaseEvidence], settings: Mapping[str, Any], quantity: Quantity, kind: str) -> str:
+    """Why these cases, all there are of the kind with these settings, do not have the quantity; empty where some sample
+    has it."""
     if not cases:
-        return f"the run has no case with {words_of(settings)}"
+        return f"the run has no {kind} case with {words_of(settings)}"
     if all(status == "skipped" for case in cases for status in case.statuses) and any(c.statuses for c in cases):
         return f"cases with {words_of(settings)} cannot run here and were skipped"
     if not any(case.rows for case in cases):

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Callable
 from importlib import import_module
 from typing import TYPE_CHECKING
 
 from kvbench.analysis.claims.evidence import Evidence, evidence_of
 from kvbench.analysis.claims.types import ClaimVerdict
+from kvbench.paths import suites_dir
 
 if TYPE_CHECKING:
     from kvbench.store.run import Run
@@ -35,9 +37,18 @@ CHECKERS: dict[str, str] = {
 
 
 def verdicts(run: Run) -> list[ClaimVerdict]:
-    """What the run says of each part of its suite's claim; empty for a suite without a checker."""
-    found = checker_of(str(run.plan["suite"]["name"]))
-    return found(evidence_of(run)) if found else []
+    """What the run says of each part of its suite's claim; empty for a suite without a checker, and for one of the
+    user's own that has the name of one and claims something else."""
+    suite = run.plan["suite"]
+    found = checker_of(str(suite["name"]))
+    return found(evidence_of(run)) if found and suite.get("claim") == _claim_of(str(suite["name"])) else []
+
+
+def _claim_of(suite: str) -> str | None:
+    """The claim of the suite that ships under this name, which is what its checker judges."""
+    path = suites_dir() / f"{suite}.toml"
+    claim = tomllib.loads(path.read_text(encoding="utf-8")).get("claim") if path.is_file() else None
+    return None if claim is None else str(claim)
 
 
 def checker_of(suite: str) -> Checker | None:

@@ -120,7 +120,7 @@ def test_a_count_that_is_zero_on_one_side_is_compared_by_its_difference() -> Non
 
 def test_what_is_missing_is_named() -> None:
     whole = evidence([(A, {"wall_s": 1.0}), (B, {"wall_s": None})])
-    assert "no case with block_size=8" in ratios(whole, "wall_s", {"block_size": 8}, B).lack
+    assert "no engine case with block_size=8" in ratios(whole, "wall_s", {"block_size": 8}, B).lack
     assert "block_size=16 has wall_s" in ratios(whole, "wall_s", A, B).lack
     assert "ended ok" in ratios(evidence([(A, {"wall_s": 1.0}), (B, {})], failed=[0]), "wall_s", A, B).lack
     assert everywhere(CLAIM, Finding(lack="why")).because == "why"
