@@ -148,10 +148,16 @@ def test_what_a_run_has_no_data_for_is_left_out_with_the_reason(tmp_path: Path) 
     contents = Contents(axes_run(tmp_path, {"block_size": [8]}, engine))
     assert "fewer than two cases" in why(front.figure(contents))
     assert "nothing was varied" in why(axis_effects.figure(contents, "engine"))
-    assert "one block size" in why(block_sizes.figure(contents))
+    assert "fewer than two block sizes" in why(block_sizes.figure(contents))
     assert "no case looked a prefix up" in why(hit_rates.figure(contents))
     assert "no kernel cases" in why(kernels.figure(contents))
     assert answers(contents) == ["output tokens/s: 100."]
+
+
+def test_a_reason_is_true_of_a_run_in_which_nothing_ended_ok(tmp_path: Path) -> None:
+    contents = Contents(axes_run(tmp_path, {"block_size": [8, 16]}, lambda axes, number: {"status": "crash"}))
+    assert "fewer than two block sizes among the engine cases that ended ok" in why(block_sizes.figure(contents))
+    assert "fewer than two cases" in why(front.figure(contents))
 
 
 def test_distributions_have_the_values_of_the_requests_and_no_percentile_that_they_do_not_support(

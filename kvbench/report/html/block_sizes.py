@@ -23,7 +23,7 @@ def figure(contents: Contents) -> Figure | LeftOut:
         return LeftOut(TITLE, "no engine cases")
     groups = _by_size(kind.ran)
     if len(groups) < 2:
-        return LeftOut(TITLE, "one block size among the engine cases that ended ok")
+        return LeftOut(TITLE, "fewer than two block sizes among the engine cases that ended ok")
     shares = [name for name in _SHARES if _has(groups, name)]
     counts = [name for name in _COUNTS if _has(groups, name) and _varies(groups, name)]
     if not shares and not counts:
