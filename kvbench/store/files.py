@@ -94,7 +94,9 @@ def replace_file(path: Path, data: bytes, staging: Path) -> None:
 @contextmanager
 def replacing(path: Path) -> Iterator[BinaryIO]:
     """A file of the user's: what is written stands beside `path` and takes its name when it is whole. Readers see the
-    old contents or the new; what fails leaves the old ones and nothing else."""
+    old contents or the new; what fails leaves the old ones and nothing else. A link stays one: what it names is
+    written."""
+    path = Path(os.path.realpath(path))
     beside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         with beside.open("wb") as file:
