@@ -25,7 +25,8 @@ def parse_address(text: str) -> tuple[str, int]:
     """`:9464`, `9464`, `host:9464` or `[::1]:9464` as host and port; without a host the loopback address."""
     host, _, port = text.rpartition(":")
     host = host[1:-1] if host.startswith("[") and host.endswith("]") else host
-    if (":" in host) != text.startswith("[") or not port.isascii() or not port.isdigit() or int(port) > 65535:
+    is_port = port.isascii() and port.isdigit() and len(port) <= 5 and int(port) <= 65535
+    if (":" in host) != text.startswith("[") or not is_port:
         raise UsageError(f"{text!r} is no address for metrics", hint="give a port, as in :9464, or host:port")
     return host or LOOPBACK, int(port)
 
