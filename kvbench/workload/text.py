@@ -192,7 +192,7 @@ def _contents(path: Path) -> bytes:
 def _ids_of(path: Path, data: bytes) -> Ids:
     try:
         if path.suffix == ".npy":
-            found: Ids = np.load(io.BytesIO(data), allow_pickle=False)
+            found: Ids = np.lib.format.read_array(io.BytesIO(data), allow_pickle=False)
             if found.ndim != 1 or found.dtype.kind not in "iu":
                 raise ValueError(f"an array of {found.dtype} with shape {list(found.shape)}")
             return found.astype(np.int64)

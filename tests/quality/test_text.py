@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import builtins
+import io
 import json
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -114,6 +116,13 @@ def test_a_damaged_tokenizer_is_no_traceback(tmp_path: Path, folder: Path) -> No
             read_text(folder, [file(tmp_path, b"abc")], 300)
 
 
+def zipped(**arrays: Any) -> bytes:
+    """What `np.savez` writes."""
+    kept = io.BytesIO()
+    np.savez(kept, **arrays)
+    return kept.getvalue()
+
+
 def test_ids_come_from_text_and_from_arrays(tmp_path: Path) -> None:
     words = file(tmp_path, b" 5 6\n7\t8 ", "ids.txt")
     np.save(tmp_path / "ids.npy", np.array([5, 6, 7, 8], np.uint16))
@@ -131,6 +140,13 @@ def test_a_file_without_end_is_not_read_to_its_end(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr("kvbench.workload.text.LARGEST_FILE_BYTES", 1 << 16)
     with pytest.raises(UsageError, match="larger than"):
         read_ids([Path("/dev/zero")], 9)
+
+
+@pytest.mark.parametrize("data", [b"1 2 3", b"", zipped(a=np.arange(3)), pickle.dumps([1, 2])])
+def test_what_is_named_an_array_and_is_none_is_refused(tmp_path: Path, data: bytes) -> None:
+    with pytest.raises(UsageError, match="no list of token ids") as refused:
+        read_ids([file(tmp_path, data, "ids.npy")], 9)
+    assert "allow_pickle" not in refused.value.message
 
 
 @pytest.mark.parametrize("values", [np.zeros((2, 2), int), np.zeros(3), np.array([{}], object)])
