@@ -50,6 +50,8 @@ def fit(runs: tuple[Path, ...], out: Path | None, name: str | None, checks: tupl
     from kvbench.store.run import open_run
     from kvbench.sweep.fitting import check, default_path, fit_and_check
 
+    if out is not None:
+        _check_writable(out)
     opened = _distinct([open_run(path) for path in runs])
     held_out = [open_run(path) for path in checks]
     chosen = _checked_name(name if name is not None else opened[0].run_id)
@@ -84,10 +86,18 @@ def _checked_name(name: str) -> str:
     return name
 
 
+def _check_writable(out: Path) -> None:
+    from kvbench.costmodel.fitted_file import FORMAT
+    from kvbench.store.files import check_replaceable
+
+    check_replaceable(out, FORMAT)
+
+
 def _write(path: Path, file: FittedFile) -> None:
-    from kvbench.costmodel.fitted_file import write_fitted
-    from kvbench.store.files import write_errors
+    from kvbench.costmodel.fitted_file import text_of
+    from kvbench.store.files import replacing, write_errors
 
     with write_errors(path.parent):
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_fitted(path, file)
+        with replacing(path) as whole:
+            whole.write(text_of(file).encode())

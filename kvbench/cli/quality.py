@@ -119,10 +119,15 @@ def _use_kernel_cache() -> None:
 
 def _check_writable(out: Path | None) -> None:
     """Before the work, not after it."""
+    from kvbench.analysis.quality import FORMAT
     from kvbench.errors import UsageError
+    from kvbench.store.files import check_replaceable
 
-    if out is not None and not out.absolute().parent.is_dir():
+    if out is None:
+        return
+    if not out.absolute().parent.is_dir():
         raise UsageError(f"cannot write {out}: there is no folder {out.parent}")
+    check_replaceable(out, FORMAT)
 
 
 def _write(out: Path, found: QualityFile) -> None:

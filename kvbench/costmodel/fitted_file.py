@@ -32,9 +32,13 @@ def with_digest(file: FittedFile) -> FittedFile:
 
 def write_fitted(path: Path, file: FittedFile) -> None:
     """A file that `read_fitted` accepts."""
+    path.write_text(text_of(file), encoding="utf-8")
+
+
+def text_of(file: FittedFile) -> str:
+    """What `write_fitted` writes."""
     content = _content(file)
-    text = json.dumps({**content, "digest": digest_of(content)}, indent=1) + "\n"
-    path.write_text(text, encoding="utf-8")
+    return json.dumps({**content, "digest": digest_of(content)}, indent=1) + "\n"
 
 
 def read_fitted(path: str | Path) -> FittedFile:

@@ -135,12 +135,15 @@ def test_what_cannot_be_is_said_with_its_way_out(
         ([checkpoint], "--text or --tokens"),
         ([checkpoint, "--text", page, "--tokens", page], "not both"),
         ([checkpoint, "--text", page, "--out", tmp_path / "none" / "x.json"], "no folder"),
+        ([checkpoint, "--text", tmp_path / "short.txt", "--out", tmp_path / "short.txt"], "there already"),
+        ([checkpoint, "--text", page, "--out", "/dev/null"], "there already"),
         ([tmp_path / "nothing", "--text", page], "is no folder"),
         ([checkpoint / "config.json", "--text", page], "is no folder"),
         ([tmp_path, "--text", page], "'bert' is not supported"),
     ):
         assert quality(*arguments) == 2, message
         assert message in said(capsys)
+    assert (tmp_path / "short.txt").read_text() == "too short"
 
 
 def test_intervals_that_end_at_the_possible_are_shown_by_their_ends() -> None:

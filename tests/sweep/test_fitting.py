@@ -248,6 +248,8 @@ def test_the_command_writes_a_file_that_the_virtual_clock_takes(
     assert "each case predicted from all the others" in printed.out
     assert "intervals cover" in printed.out
     assert f"fitted model: {path}" in printed.err
+    assert fit_command(exact.path, "--out", path, "--name", "mine") == 0  # an earlier fit may go
+    capsys.readouterr()
     file = read_fitted(path)
     assert list(file.runs) == [exact.run_id]
     suite = tmp_path / "suite.toml"
@@ -289,6 +291,10 @@ def test_what_cannot_be_fitted_or_checked_is_refused_in_words(
         assert fit_command(*arguments, "--out", out) == code, arguments
         assert says in capsys.readouterr().err, arguments
     assert not out.exists()
+    before = (exact.path / "plan.json").read_bytes()
+    assert fit_command(exact.path, "--out", exact.path / "plan.json") == 2
+    assert "there already" in capsys.readouterr().err
+    assert (exact.path / "plan.json").read_bytes() == before
 
 
 def test_a_case_that_cannot_be_served_is_fitted_and_named(exact: Run, monkeypatch: pytest.MonkeyPatch) -> None:
