@@ -75,7 +75,9 @@ def test_the_last_prompt_token_is_computed_even_where_all_is_shared() -> None:
 @pytest.mark.parametrize("name", ["mooncake.jsonl", "bailian.jsonl", "own.jsonl"])
 def test_a_trace_that_records_sharing_gives_the_hits_of_its_workload(name: str) -> None:
     workload = workload_of(FIXTURES / name)
-    sample = from_trace(FIXTURES / name, outputs="32")
+    sample = from_trace(
+        FIXTURES / name, outputs="32" if name == "own.jsonl" else None
+    )  # it does not record all of them
     for block in (8, 16, 512):
         found, bound = hit_bound(sample, block), hit_rates(workload, block, ["lru"])[0]
         assert (0 if found is None else found.hit_tokens) == bound.hit_tokens
