@@ -1,9 +1,12 @@
 """Search by a surrogate: learn from what was timed, try what looks best or is worth knowing, now and then only
 among the neighbours of the best.
 
-1. A few configurations spread over the space (maximin over ranks), after the given ones.
-2. Trees are fitted to log time, cut off above the median: bad is bad enough, differences among the good ones
-   are what matters. What could not be timed counts as bad, so that the surrogate learns where failures lie.
+1. A few configurations at random, after the given ones. (Spread as far apart as can be they lie at the ends of every
+   parameter, where little is learned of what lies between.)
+2. Trees are fitted to log time, cut off above a quantile of the sample. The first few trials count as they are: which
+   values are bad is most of what they say. Later bad is bad enough, differences among the good ones are what matters,
+   and the quantile falls to the median. What could not be timed counts as bad, so that the surrogate learns where
+   failures lie.
 3. The candidate with the least `mean − k · deviation` is tried next, k drawn anew from an exponential law, so that both
    greedy and curious picks occur. With a fixed chance candidates are only the neighbours of the best three.
 
@@ -22,7 +25,8 @@ from kvbench.tune.trees import fit, predict
 if TYPE_CHECKING:
     from kvbench.tune.space import Space
 
-SPREAD = 16
+SAMPLE = 10
+"""Random configurations at first"""
 TREES = 24
 CURIOSITY = 2.0
 """Mean of k"""
@@ -30,6 +34,8 @@ NEAR = 0.3
 """Chance that only neighbours of the best are looked at"""
 BEST = 3
 CUT_QUANTILE = 0.5
+CUT_FROM, CUT_UNTIL = 20, 50
+"""Trials between which the quantile falls from 1 to `CUT_QUANTILE`"""
 GROWTH = 0.05
 CANDIDATES = 2000
 
@@ -43,7 +49,7 @@ class Guided:
         self._is_tried = np.zeros(len(space), dtype=bool)
         self._places: list[int] = []
         self._times: list[float] = []
-        self._coming = list(dict.fromkeys([*first, *self._spread()]))
+        self._coming = list(dict.fromkeys([*first, *self._sample()]))
         self._neighbours: dict[int, NDArray[np.int64]] = {}
 
     def ask(self) -> int | None:
@@ -59,16 +65,8 @@ class Guided:
         self._places.append(place)
         self._times.append(np.inf if time_s is None else time_s)
 
-    def _spread(self) -> list[int]:
-        """Places far from each other, of a random sample."""
-        levels = self._space.levels / np.maximum(self._space.levels.max(axis=0), 1)
-        sample = self._random.permutation(len(self._space))[:300]
-        chosen = [int(sample[0])]
-        distance = np.abs(levels[sample] - levels[sample[0]]).sum(axis=1)
-        while len(chosen) < min(SPREAD, len(sample)):
-            at = int(np.argmax(distance + 1e-9 * self._random.random(len(sample))))
-            chosen.append(int(sample[at]))
-            distance = np.minimum(distance, np.abs(levels[sample] - levels[sample[at]]).sum(axis=1))
+    def _sample(self) -> list[int]:
+        chosen: list[int] = self._random.permutation(len(self._space))[:SAMPLE].tolist()
         return chosen
 
     def _choose(self) -> list[int]:
@@ -98,7 +96,7 @@ class Guided:
         self, times: NDArray[np.float64], candidates: NDArray[np.int64]
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Predicted mean and deviation of the candidates' log time."""
-        highest = float(np.quantile(times[np.isfinite(times)], CUT_QUANTILE))
+        highest = float(np.quantile(times[np.isfinite(times)], cut_quantile(len(times))))
         y = np.log(np.minimum(times, highest))
         y = (y - y.min()) / (y.std() + 1e-12)
         features = self._space.features
@@ -124,3 +122,9 @@ class Guided:
             chosen.append(int(candidates[at]))
             mean[at], is_near[at] = np.inf, False
         return chosen
+
+
+def cut_quantile(trials: int) -> float:
+    """Times above this quantile of those so far count as equal."""
+    fallen = (trials - CUT_FROM) / (CUT_UNTIL - CUT_FROM)
+    return 1 - (1 - CUT_QUANTILE) * min(1.0, max(0.0, fallen))

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from math import comb
 
 import numpy as np
 import pytest
 
-from kvbench.tune.guided import Guided
+from kvbench.tune.guided import SAMPLE, Guided, cut_quantile
 from kvbench.tune.recorded import Recording
 from kvbench.tune.replay import play, replay
 from kvbench.tune.space import Space
@@ -108,3 +109,25 @@ def test_a_tiny_space_has_a_score_although_random_search_ends_at_its_optimum() -
     expected, reached = np.array([2.2, 1.7, 1.4, 1.2]), np.array([3.0, 2.0, 1.0, 1.0])
     assert found.evaluations == 5
     assert found.score == pytest.approx(float(((expected - reached) / (expected - 1)).mean()))
+
+
+def test_the_first_sample_is_drawn_evenly_from_what_is_allowed() -> None:
+    """Not from the ends of the parameters: of 37 places each is among the first of 300 seeds as often as chance has it
+    (mean 300 · n / 37, six standard deviations)."""
+    space, seeds = SPACES["one parameter"], 300
+    counts = np.zeros(len(space))
+    for seed in range(seeds):
+        search = Guided(space, seed)
+        first = [search.ask() for _ in range(SAMPLE)]
+        assert len(set(first)) == SAMPLE
+        counts[first] += 1
+    share = SAMPLE / len(space)
+    assert (np.abs(counts - seeds * share) < 6 * np.sqrt(seeds * share * (1 - share))).all()
+
+
+def test_no_time_is_cut_off_at_first_and_the_worse_half_later() -> None:
+    quantiles = [cut_quantile(trials) for trials in range(1, 400)]
+    assert quantiles[0] == 1
+    assert quantiles[-1] == 0.5
+    assert all(late <= early for early, late in pairwise(quantiles))
+    assert cut_quantile(35) == pytest.approx(0.75)
