@@ -14,7 +14,7 @@ from kvbench.cli.main import run as cli
 from kvbench.errors import DataError
 from kvbench.report.html import axis_effects
 from kvbench.report.html.contents import Contents
-from kvbench.report.html.figure import Figure
+from kvbench.report.html.figure import ROWS_MOST, Figure
 from kvbench.report.html.markup import Html, el, script_json, text
 from kvbench.store.parts import Sample
 from kvbench.store.run import Run, RunFolder, open_run
@@ -26,7 +26,7 @@ from tests.store.samples import case_id, plan, run_folder, sample
 pytest.importorskip("altair", reason="HTML reports are drawn by altair (pip install 'kvbench[report]')")
 pytest.importorskip("vl_convert", reason="HTML reports are drawn by vl-convert (pip install 'kvbench[report]')")
 
-from kvbench.report.html.page import page, write_html
+from kvbench.report.html.page import LIMITS, page, write_html
 from kvbench.report.html.render import live_charts, small_svg, static_charts
 
 VOID = {"meta", "br", "hr", "path", "line", "rect", "circle"}
@@ -102,6 +102,25 @@ def test_the_library_in_a_page_has_no_address_that_it_would_ask_unasked(both: di
     assert not re.search(r"importScripts|sendBeacon|new WebSocket|EventSource|<script|\bimport\(", library)
     assert "connect-src" not in both[False]
     assert "unsafe-eval" not in both[False]
+
+
+def test_a_page_that_would_be_too_large_lists_the_best_cases_and_says_how_many(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def row(axes: dict[str, Any], number: int) -> dict[str, Any]:
+        return {"output_tokens_per_s": 100.0 + axes["block_size"] + number, "ttft_p50_s": 0.1, "tpot_p50_s": 0.01}
+
+    run = axes_run(tmp_path, {"block_size": list(range(1, 61))}, row)
+    whole = page(Contents(run), is_static=True)
+    monkeypatch.setitem(LIMITS, True, len(whole.encode()) - 300)
+    short = page(Contents(run), is_static=True)
+    assert len(short.encode()) <= LIMITS[True]
+    told = re.search(r"(\d+) of 60 cases", short)
+    assert told is not None
+    assert ROWS_MOST <= int(told[1]) < 60
+    best = {line.case_id for line in Contents(run).kinds["engine"].by_primary()[: int(told[1])]}
+    table = short.split("<caption>engine cases</caption>")[1].split("</table>")[0]
+    assert table.count("<tr>") == 1 + len(best)
 
 
 def test_sizes(both: dict[bool, str]) -> None:

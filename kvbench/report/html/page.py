@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from importlib.resources import files as resources
 from pathlib import Path
@@ -20,14 +21,16 @@ from kvbench.report.html import (
     sections,
 )
 from kvbench.report.html.contents import Contents
-from kvbench.report.html.figure import Figure, LeftOut
+from kvbench.report.html.figure import ROWS_MOST, Figure, LeftOut
 from kvbench.report.html.markup import Html, alignment, el, joined
-from kvbench.report.html.render import check_installed, live_charts, runtime, static_charts
+from kvbench.report.html.render import Charts, check_installed, live_charts, runtime, static_charts
 from kvbench.report.html.theme import DARK, LIGHT, css_variables
 from kvbench.store import files
 from kvbench.store.run import Run
 
 GENERATOR = "kvbench"
+LIMITS = {False: 1_200_000, True: 200_000}
+"""Bytes of a page with its drawing library, and of a static one: what mail and a pull request take without complaint"""
 _FIGURES: dict[str, tuple[Callable[[Contents], Figure | LeftOut], ...]] = {
     "engine": (
         front.figure,
@@ -76,16 +79,29 @@ def check_target(path: Path) -> None:
 
 
 def page(contents: Contents, *, is_static: bool) -> Html:
-    """The whole document."""
+    """The whole document. Where it would be larger than `LIMITS` the table of all cases is shortened, and says so."""
     found = list(_figures(contents))
     drawn = [one for one in found if isinstance(one, Figure)]
     charts = static_charts(drawn) if is_static else live_charts(drawn)
+    whole = _document(contents, found, charts, is_static=is_static)
+    most = sum(len(kind.table.lines) for kind in contents.kinds.values())
+    row_bytes = len(sections.cases(contents).encode()) / max(1, most)
+    while (over := len(whole.encode()) - LIMITS[is_static]) > 0 and most > ROWS_MOST:
+        most = max(ROWS_MOST, most - math.ceil(over / row_bytes))
+        whole = _document(contents, found, charts, is_static=is_static, most=most)
+    return whole
+
+
+def _document(
+    contents: Contents, found: Sequence[Figure | LeftOut], charts: Charts, *, is_static: bool, most: int | None = None
+) -> Html:
+    drawn = [one for one in found if isinstance(one, Figure)]
     parts = [
         sections.claims(contents),
         sections.notes(contents),
         *(sections.figure(one, charts, is_static=is_static) for one in drawn),
         sections.left_out([one for one in found if isinstance(one, LeftOut)]),
-        sections.cases(contents),
+        sections.cases(contents, most),
         sections.settings(contents),
         sections.manifest(contents),
     ]

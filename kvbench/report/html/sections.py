@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from kvbench.report.cells import setting_cell
+from kvbench.report.cells import metric_label, setting_cell
 from kvbench.report.claims import CLAIM_HEADS, CLAIM_TITLE
 from kvbench.report.html.contents import Contents, Kind
 from kvbench.report.html.figure import ROWS_MOST, Figure, LeftOut, Table
@@ -144,15 +144,28 @@ def left_out(found: Sequence[LeftOut]) -> Html | None:
     return section("left-out", "Not drawn", el("ul", *items)) if items else None
 
 
-def cases(contents: Contents) -> Html:
-    """The tables of `kvbench report`, every column."""
+def cases(contents: Contents, most: int | None = None) -> Html:
+    """The tables of `kvbench report`, every column; of more than `most` cases of a kind those that do best."""
     parts: list[Html] = []
     for kind in contents.kinds.values():
         found = case_grid(kind.table)
         right = frozenset(at for at, one in enumerate(found.heads) if one.is_metric)
-        told = table(Table([one.text for one in found.heads], found.rows, right), f"{kind.table.kind} cases")
+        rows = found.rows
+        if most is not None and len(rows) > most:
+            best = {id(line) for line in kind.by_primary()[:most]}
+            rows = [row for line, row in zip(kind.table.lines, rows, strict=True) if id(line) in best]
+            parts.append(el("p", _shortened(kind, len(rows)), class_="caption"))
+        told = table(Table([one.text for one in found.heads], rows, right), f"{kind.table.kind} cases")
         parts += [told, *(el("p", line, class_="caption") for line in case_legend(kind.table, found))]
     return section("cases", "All cases", *parts)
+
+
+def _shortened(kind: Kind, shown: int) -> str:
+    every = len(kind.table.lines)
+    return (
+        f"{shown} of {every} cases, those with the best {metric_label(kind.primary)}, so that this file stays small; "
+        "kvbench report RUN --format csv has all of them."
+    )
 
 
 def manifest(contents: Contents) -> Html:
