@@ -1,31 +1,35 @@
 """How well the fitted cost model predicts cases that it has not seen: fit on one sweep, predict another, compare.
 
-    python benchmarks/prediction.py [--threads 1] [--out FOLDER] [--quick] [--json]
+    python benchmarks/prediction.py [--threads 1] [--rounds 3] [--out FOLDER] [--quick] [--json]
     python benchmarks/prediction.py --runs FOLDER [--json]
 
 Training: blocks of 8, 32 and 128, continuous and chunked batches, two mixes of lengths, everything at once and Poisson.
 Held out: blocks of 16 and 64, static batches, a smaller step budget, other lengths, rates and seeds. Every case has 300
-requests, so that its p99 exists, and is measured once: what a single process does is what is predicted. Four cases
-share a process, so that both what is fitted and what is held to it come from several, in turns.
+requests, so that its p99 exists, and is measured once a round. Four cases share a process, and what is fitted and what
+is held to it come in turns, so that a slow quarter of an hour meets both. Samples on a core that others slowed do not
+count. An error is that of a case: predicted against the median of its samples. An interval is of what one process
+measures, and coverage is counted over samples.
 
-The bar: median |error| of throughput at most 5 %, of p50 and p99 TTFT and TPOT at most 10 %; 85 to 95 % of the 90 %
-intervals cover. Measure on an idle machine (the sweeps say when they were disturbed): about 9 minutes on one core.
+The bar: median |error| of throughput at most 5 %, of p50 and p99 TTFT and TPOT at most 10 %; 85 to 95 % of the values
+inside their 90 % intervals. Measure on an idle machine: about 7 minutes a round on one core.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from statistics import median
+from statistics import median, stdev
 from typing import Any
 
+from kvbench.analysis.slowed import is_slowed
 from kvbench.costmodel.fitted import FittedFile
 from kvbench.spec.load import load_suite
 from kvbench.store.run import Run, open_run
-from kvbench.sweep.fitting import check, comparisons, fit_and_check
+from kvbench.sweep.fitting import Checked, check, comparisons, fit_and_check
 from kvbench.sweep.run import run_suite
 
 THROUGHPUT = "output_tokens_per_s"
@@ -47,7 +51,7 @@ seed = {seed}
 [measure]
 threads = {threads}
 repetitions = 1
-redo_share = 0.25
+redo_share = {redo_share}
 [axes]
 "workload.arrival.kind" = ["all-at-once", "poisson"]
 [[zip]]
@@ -90,18 +94,31 @@ PROCESSES: tuple[tuple[dict[str, Any], int, str, int], ...] = (
 """Kind, block size, batch policy, token budget of a step: each is a run of four cases in a process of its own."""
 
 
-def measured(folder: Path, threads: int, requests: int) -> Iterator[Run]:
-    """The runs, in turns."""
-    for number, (kind, block_size, policy, budget) in enumerate(PROCESSES):
-        engine = f'block_size = {block_size}\nbatch_policy = "{policy}"\nmax_batch_tokens = {budget}'
-        path = folder / f"{number}.toml"
-        path.write_text(SUITE.format(engine=engine, threads=threads, requests=requests, **kind), encoding="utf-8")
-        yield run_suite(load_suite(path), out=folder)
+def measure(folder: Path, threads: int, requests: int, rounds: int, redo_share: float) -> None:
+    """The runs, in turns, a sample of every case in a round; stopped and started again it goes on where it was."""
+    for number in range(1, rounds + 1):
+        for place, (kind, block_size, policy, budget) in enumerate(PROCESSES):
+            engine = f'block_size = {block_size}\nbatch_policy = "{policy}"\nmax_batch_tokens = {budget}'
+            path, own = folder / f"{place}.toml", folder / "runs" / str(place)
+            about = {"engine": engine, "threads": threads, "requests": requests, "redo_share": redo_share}
+            path.write_text(SUITE.format(**about, **kind), encoding="utf-8")
+            begun = sorted(own.glob("*/plan.json"))
+            if not begun:
+                run_suite(load_suite(path), out=own, repetitions=number)
+            elif len({row["sample"] for row in open_run(begun[0].parent).case_rows}) < number:
+                run_suite(load_suite(path), resume=begun[0].parent, repetitions=number)
 
 
-def disturbed(runs: Sequence[Run]) -> int:
-    """Samples whose row says that the machine was disturbed meanwhile."""
-    return sum("not_redone" in str(row.get("warnings")) for run in runs for row in run.case_rows)
+def slowed(runs: Sequence[Run]) -> int:
+    """Samples on a core that others slowed: neither fitted nor held against the model."""
+    return sum(is_slowed(row) for run in runs for row in run.case_rows)
+
+
+def spread(checked: Sequence[Checked], metric: str) -> float | None:
+    """By how much a process differs from the next one: the median over cases of the SD of ln(value)."""
+    found = [[math.log(one[metric]) for one in case.samples if one.get(metric, 0.0) > 0] for case in checked]
+    spreads = [stdev(values) for values in found if len(values) > 1]
+    return median(spreads) if spreads else None
 
 
 def result(file: FittedFile, training: Sequence[Run], held_out: Sequence[Run]) -> dict[str, Any]:
@@ -109,18 +126,22 @@ def result(file: FittedFile, training: Sequence[Run], held_out: Sequence[Run]) -
     checked = [case for run in held_out for case in check(file, run)]
     found = comparisons(checked)
     at_once = {case.case_id for case in checked if case.predicted and case.predicted[THROUGHPUT].sensitivity == 1}
-    metrics = [_line(name, bar, [one for one in found if one["metric"] == name]) for name, bar in BARS.items()]
+    metrics = [
+        {**_line(name, bar, [one for one in found if one["metric"] == name]), "spread": spread(checked, name)}
+        for name, bar in BARS.items()
+    ]
     saturated = [one for one in found if one["metric"] == THROUGHPUT and one["case_id"] in at_once]
     metrics.append(_line(f"{THROUGHPUT}, all at once", BARS[THROUGHPUT], saturated))
     for line in metrics:
         errors = file.errors.get(line["metric"], ())
         line["median_abs_error_left_out"] = median(map(abs, errors)) if errors else None
-    covered = sum(one["covers"] for one in found)
+    covered, values = (sum(one[name] for one in found) for name in ("samples_covered", "samples"))
     return {
         "benchmark": "prediction", "device": file.device.name, "threads": file.threads, "model": file.model,
         "training_samples": sum(len(run.case_rows) for run in training), "held_out_cases": len(checked),
-        "disturbed_samples": disturbed([*training, *held_out]), "metrics": metrics,
-        "intervals": len(found), "coverage": covered / len(found) if found else None, "coverage_bar": COVERAGE,
+        "held_out_samples": sum(len(case.samples) for case in checked),
+        "slowed_samples": slowed([*training, *held_out]), "metrics": metrics,
+        "values": values, "coverage": covered / values if values else None, "coverage_bar": COVERAGE,
         "not_predicted": [case.error for case in checked if case.error], "checks": found,
     }  # fmt: skip
 
@@ -129,27 +150,34 @@ def _line(name: str, bar: float, own: list[dict[str, Any]]) -> dict[str, Any]:
     sizes = [abs(one["relative_error"]) for one in own]
     return {
         "metric": name, "cases": len(own), "bar": bar, "median_abs_error": median(sizes) if sizes else None,
-        "largest_abs_error": max(sizes, default=None), "covered": sum(one["covers"] for one in own),
+        "largest_abs_error": max(sizes, default=None), "covered": sum(one["samples_covered"] for one in own),
+        "values": sum(one["samples"] for one in own), "spread": None,
     }  # fmt: skip
 
 
 def show(found: dict[str, Any]) -> None:
-    print(f"{found['model']} on {found['device']}, {found['threads']} thread(s); ", end="")
-    print(f"{found['training_samples']} samples fitted, {found['held_out_cases']} cases held out, ", end="")
-    print(f"{found['disturbed_samples']} samples were disturbed")
-    print(f"{'metric':33} {'cases':>5} {'median |error|':>15} {'bar':>5} {'largest':>8} {'covered':>8} {'left out':>9}")
+    print(
+        f"{found['model']} on {found['device']}, {found['threads']} thread(s): {found['training_samples']} samples ",
+        end="",
+    )
+    print(f"fitted; {found['held_out_cases']} cases held out, {found['held_out_samples']} samples of them; ", end="")
+    print(f"{found['slowed_samples']} samples on a core that others slowed do not count")
+    heads = ("median |error|", "bar", "largest", "covered", "left out", "SD of a process")
+    print(f"{'metric':33} {'cases':>5}" + "".join(f" {head:>15}" for head in heads))
     for one in found["metrics"]:
         if one["median_abs_error"] is None:
             continue
-        seen = one["median_abs_error_left_out"]
-        print(
-            f"{one['metric']:33} {one['cases']:5} {one['median_abs_error']:15.1%} {one['bar']:5.0%} "
-            f"{one['largest_abs_error']:8.1%} {one['covered']:>4}/{one['cases']:<3} "
-            + ("–" if seen is None else f"{seen:9.1%}")
-        )
+        shares = [one[name] for name in ("median_abs_error", "bar", "largest_abs_error")]
+        covered = f"{one['covered']}/{one['values']}"
+        cells = [*map(_share, shares), covered, _share(one["median_abs_error_left_out"]), _share(one["spread"])]
+        print(f"{one['metric']:33} {one['cases']:5}" + "".join(f" {cell:>15}" for cell in cells))
     low, high = found["coverage_bar"]
-    print(f"coverage of the 90 % intervals: {found['coverage']:.1%} of {found['intervals']}", end="")
-    print(f" (bar {low:.0%} to {high:.0%})")
+    print(f"coverage of the 90 % intervals: {_share(found['coverage'])} of {found['values']} values ", end="")
+    print(f"(bar {low:.0%} to {high:.0%})")
+
+
+def _share(value: float | None) -> str:
+    return "–" if value is None else f"{value:.1%}"
 
 
 def main() -> None:
@@ -157,14 +185,17 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--out", type=Path, help="keep the runs here")
     parser.add_argument("--runs", type=Path, help="a folder that an earlier --out filled: measure nothing")
+    parser.add_argument("--rounds", type=int, default=3, help="samples of every case, each in a process of its own")
+    parser.add_argument("--redo", type=float, default=1.0, metavar="SHARE", help="of samples that may be taken again")
     parser.add_argument("--quick", action="store_true", help="60 requests a case: no p99, a fifth of the time")
     parser.add_argument("--json", action="store_true")
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
         folder = asked.out or Path(scratch)
         folder.mkdir(parents=True, exist_ok=True)
-        stored = [open_run(path.parent) for path in sorted(asked.runs.glob("*/plan.json"))] if asked.runs else []
-        runs = stored or list(measured(folder, asked.threads, 60 if asked.quick else 300))
+        if asked.runs is None:
+            measure(folder, asked.threads, 60 if asked.quick else 300, asked.rounds, asked.redo)
+        runs = [open_run(path.parent) for path in sorted((asked.runs or folder).glob("runs/*/*/plan.json"))]
         training = [run for run in runs if run.plan["suite"]["name"] == TRAINING["name"]]
         held_out = [run for run in runs if run.plan["suite"]["name"] == HELD_OUT["name"]]
         file, _ = fit_and_check(training, "prediction")

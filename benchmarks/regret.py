@@ -35,8 +35,7 @@ from regret_workloads import DISTRIBUTIONS, Distribution, write_lengths
 BLOCK_SIZES = (4, 8, 16, 32, 64, 128, 256)
 DEFAULT = 16
 QUIET = 0.1
-"""Share of a sample's time with another tenant on the core, above which it is not used; every such one was taken
-twice"""
+"""Share of a sample's time with another tenant on the core, above which it is not used"""
 Rounds = dict[int, dict[int, float]]
 SUITE = """
 name = "regret-{name}"
@@ -57,7 +56,7 @@ arrival = {{ kind = "all-at-once" }}
 threads = 1
 tuned = false
 warmup_requests = 2
-redo_share = 1.0
+redo_share = {redo_share}
 [axes]
 "engine.block_size" = [4, 8, 16, 32, 64, 128, 256]
 """
@@ -71,6 +70,7 @@ def main() -> int:
     parser.add_argument("--data", type=Path, metavar="TRACES", help="with --measure: folder of the traces")
     parser.add_argument("--rounds", type=int, default=6, help="with --measure: samples of every case")
     parser.add_argument("--seconds", type=float, default=1.0, help="with --measure: length of a sample, about")
+    parser.add_argument("--redo", type=float, default=1.0, metavar="SHARE", help="of samples that may be taken again")
     parser.add_argument("--only", metavar="NAME,…", help="only these distributions")
     parser.add_argument("--json", action="store_true", help="one JSON object")
     options = parser.parse_args()
@@ -79,7 +79,7 @@ def main() -> int:
         return show(judge(options.judge, [of.name for of in wanted]), options.json)
     if options.data is None:
         parser.error("--measure needs --data")
-    measure(options.measure, options.data, wanted, options.rounds, options.seconds)
+    measure(options.measure, options.data, wanted, options.rounds, options.seconds, options.redo)
     means = {of.name: throughputs(options.measure, of.name) for of in wanted}
     if options.json:
         print(json.dumps(means))
@@ -90,7 +90,9 @@ def main() -> int:
     return 0
 
 
-def measure(folder: Path, data: Path, distributions: Sequence[Distribution], rounds: int, seconds: float) -> None:
+def measure(
+    folder: Path, data: Path, distributions: Sequence[Distribution], rounds: int, seconds: float, redo_share: float
+) -> None:
     """Rounds outermost, so that a slow quarter of an hour does not fall on one distribution."""
     from kvbench.spec.load import load_suite
     from kvbench.sweep.run import run_suite
@@ -98,7 +100,7 @@ def measure(folder: Path, data: Path, distributions: Sequence[Distribution], rou
     for name in ("traces", "suites", "runs"):
         (folder / name).mkdir(parents=True, exist_ok=True)
     for of in distributions:
-        _prepare(folder, of, data, seconds)
+        _prepare(folder, of, data, seconds, redo_share)
     for number in range(1, rounds + 1):
         for of in distributions:
             done = run_of(folder, of.name)
@@ -110,12 +112,12 @@ def measure(folder: Path, data: Path, distributions: Sequence[Distribution], rou
                 run_suite(suite, resume=done, repetitions=number)
 
 
-def _prepare(folder: Path, of: Distribution, data: Path, seconds: float) -> None:
+def _prepare(folder: Path, of: Distribution, data: Path, seconds: float, redo_share: float) -> None:
     """The lengths and the suite of a distribution; what is there stays, or samples would not be comparable."""
     trace, suite = (folder / "traces" / f"{of.name}.csv").resolve(), folder / "suites" / f"{of.name}.toml"
     if not trace.exists():
         write_lengths(trace, of, data, seconds)
-    suite.write_text(SUITE.format(name=of.name, about=of.about, trace=trace), encoding="utf-8")
+    suite.write_text(SUITE.format(name=of.name, about=of.about, trace=trace, redo_share=redo_share), encoding="utf-8")
 
 
 def run_of(folder: Path, name: str) -> Path | None:

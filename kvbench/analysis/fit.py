@@ -59,9 +59,13 @@ class FittedRuns:
     parts: tuple[_Part, ...]
 
     @property
-    def cases(self) -> list[tuple[str, str]]:
-        """(run, case) of everything that was fitted, in order."""
-        return list(dict.fromkeys(sample.case for part in self.parts for sample in part.samples))
+    def cases(self) -> dict[tuple[str, str], frozenset[int]]:
+        """(run, case) of everything that was fitted, in order → the samples of it that were."""
+        found: dict[tuple[str, str], set[int]] = {}
+        for part in self.parts:
+            for sample in part.samples:
+                found.setdefault(sample.case, set()).add(sample.sample)
+        return {case: frozenset(samples) for case, samples in found.items()}
 
     def without(self, case: tuple[str, str]) -> FittedFile | None:
         """The model that all other cases give; None where no other case has this one's stored form."""
@@ -89,7 +93,9 @@ def fit_runs(runs: Sequence[Run], *, name: str, draws: int = DRAWS) -> FittedRun
     The intervals of coefficients are of so many `draws`; with 0, which saves most of the time, ends are values."""
     subject, samples, notes = samples_of(runs)
     forms = dict.fromkeys(sample.form for sample in samples)
-    parts = tuple(_fit_part(form, tuple(s for s in samples if s.form == form), draws) for form in forms)
+    chosen = {form: _at_own_speed([s for s in samples if s.form == form], notes) for form in forms}
+    samples = [sample for own in chosen.values() for sample in own]
+    parts = tuple(_fit_part(form, tuple(own), draws) for form, own in chosen.items())
     ids = ", ".join(run.run_id for run in runs)
     file = FittedFile(
         name=name,
@@ -105,6 +111,20 @@ def fit_runs(runs: Sequence[Run], *, name: str, draws: int = DRAWS) -> FittedRun
         runs={run.run_id: _manifest_digest(run) for run in runs},
     )
     return FittedRuns(with_digest(file), tuple(notes), parts)
+
+
+def _at_own_speed(samples: list[SampleSteps], notes: list[str]) -> list[SampleSteps]:
+    """The samples that the machine did not slow; all of them where those have too few steps for a fit."""
+    kept = [sample for sample in samples if not sample.is_slowed]
+    slowed, form = len(samples) - len(kept), "/".join(samples[0].form)
+    if not slowed:
+        return samples
+    of = f"{slowed} of {len(samples)} samples with K and V as {form}, on a core or GPU that others slowed"
+    if sum(len(sample.seconds) for sample in kept) < MIN_STEPS:
+        notes.append(f"fitted all the same, because the others are too few: {of}")
+        return samples
+    notes.append(f"left out: {of}")
+    return kept
 
 
 def _fit_part(form: tuple[str, str, str], samples: tuple[SampleSteps, ...], draws: int) -> _Part:

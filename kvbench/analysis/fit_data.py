@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from kvbench.analysis.slowed import is_slowed
 from kvbench.costmodel.fitted import shape_digest
 from kvbench.costmodel.terms import ATTENTION
 from kvbench.errors import DataError, UsageError
@@ -39,7 +40,7 @@ _NEEDED = (
     "kv_capacity_bytes", "kv_blocks_total",
 )  # fmt: skip
 _SUBJECT = ("device_name", "model", "weight_dtype_resolved", "attention_backend")
-_OF_ROWS = ("kind", *_SUBJECT, "threads", "beams", "temperature", "cache_state")
+_OF_ROWS = ("kind", *_SUBJECT, "threads", "beams", "temperature", "cache_state", "warnings")
 """Columns of a case's row"""
 _UNUSUAL = {"speculation": "none", "reblock_to": "none", "cuda_graphs": False}
 """Settings whose steps cost something that the terms do not count → the value without it"""
@@ -72,6 +73,8 @@ class SampleSteps:
     counts: Mapping[str, Floats]
     seconds: Floats
     """`[n]` from the start of each step to that of the next one"""
+    is_slowed: bool = False
+    """The machine was not at its own speed meanwhile (`slowed.py`)"""
 
     @property
     def case(self) -> tuple[str, str]:
@@ -134,7 +137,7 @@ def _of_run(run: Run, notes: list[str]) -> Iterator[tuple[Subject, SampleSteps]]
             settings = {**engine, "cache_state": row.get("cache_state")}
             if len(seconds):
                 subject = _subject(run, cases[row["case_id"]], row)
-                yield subject, SampleSteps(run.run_id, *key, form, settings, counts, seconds)
+                yield subject, SampleSteps(run.run_id, *key, form, settings, counts, seconds, is_slowed(row))
 
 
 def _by_sample(run: Run, table: str, columns: Sequence[str]) -> dict[Key, dict[str, Floats]]:

@@ -127,8 +127,8 @@ def _summary(checked: Sequence[Checked]) -> str:
         if sizes:
             parts.append(f"{metric} {median(sizes):.1%}")
     with_interval = [one for one in found if one["low"] is not None]
-    covered = sum(one["covers"] for one in with_interval)
-    share = f"; {covered} of {len(with_interval)} intervals cover" if with_interval else ""
+    covered, samples = (sum(one[name] for one in with_interval) for name in ("samples_covered", "samples"))
+    share = f"; {covered} of {samples} measured values lie in their intervals" if with_interval else ""
     return f"median |error|: {', '.join(parts)}{share}" if parts else "nothing could be compared"
 
 

@@ -62,6 +62,10 @@ TEXTS: dict[str, Callable[[Numbers], str]] = {
         f"intervals from the errors of {n['cases']} cases; {n['needed']} are needed for what they promise"
     ),
     "no_errors_known": lambda n: f"no interval for {', '.join(n['metrics'])}: no fitted case had it",
+    "measured_slowed": lambda n: (
+        f"{'the sample' if n['samples'] == 1 else 'all ' + str(n['samples']) + ' samples'} behind the measured value "
+        "ran on a core or GPU that others slowed"
+    ),
     "outside_domain": lambda n: (
         f"{n['what']} reaches {n['reached']:,.0f}, and the fitted runs had {n['low']:,.0f} to {n['high']:,.0f} "
         f"({n['share']:.0%} of the predicted time): the model reaches beyond them, and an interval is wider for it"

@@ -4,13 +4,14 @@ model to another run."""
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 from kvbench.analysis.fit import FittedRuns, fit_runs
+from kvbench.analysis.slowed import at_own_speed, is_slowed
 from kvbench.costmodel.fitted import FittedFile, LeftOut
 from kvbench.costmodel.fitted_file import with_digest
 from kvbench.errors import CannotRunError, DataError, KvbenchError, UsageError
@@ -30,13 +31,19 @@ class StoredCase:
     job: CaseJob
     label: str
     measured: dict[str, float]
+    """Over the `counting` samples"""
     samples: dict[int, dict[str, float]]
     """Sample → its metrics"""
+    counting: tuple[int, ...]
+    """The samples that the machine did not slow; all of them where it slowed every one"""
+    is_slowed: bool
+    """It slowed every one"""
 
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """A measured case beside its prediction. `error` says why there is none."""
+    """A measured case beside its prediction. `measured` are medians over `samples`, of which each is a process, as a
+    prediction's interval is of one. `error` says why there is none."""
 
     run_id: str
     case_id: str
@@ -45,6 +52,7 @@ class Checked:
     predicted: dict[str, Interval]
     warnings: tuple[RowWarning, ...] = ()
     error: str | None = None
+    samples: tuple[Mapping[str, float], ...] = ()
 
 
 def fit_and_check(runs: Sequence[Run], name: str) -> tuple[FittedFile, FittedRuns]:
@@ -54,20 +62,21 @@ def fit_and_check(runs: Sequence[Run], name: str) -> tuple[FittedFile, FittedRun
     stored = {(run.run_id, case.job.case_id): (run, case) for run in runs for case in stored_cases(run)}
     left_out: list[LeftOut] = []
     notes = list(found.notes)
-    for key in found.cases:
+    for key, fitted in found.cases.items():
         others = found.without(key)
         try:
-            left_out += [] if others is None else _left_out(others, *stored[key])
+            left_out += [] if others is None else _left_out(others, *stored[key], fitted)
         except (CannotRunError, DataError, UsageError, OutOfTimeError) as error:
             notes.append(f"not predicted from the others: {stored[key][1].label}: {error.message}")
     file = with_digest(replace(found.file, left_out=tuple(left_out)))
     return file, replace(found, file=file, notes=tuple(notes))
 
 
-def _left_out(others: FittedFile, run: Run, case: StoredCase) -> Iterator[LeftOut]:
-    """Every sample by itself: what is predicted is a process, and processes differ."""
+def _left_out(others: FittedFile, run: Run, case: StoredCase, fitted: frozenset[int]) -> Iterator[LeftOut]:
+    """Every sample that was fitted by itself: what is predicted is a process, and processes differ."""
     told = predict([case.job], others, **_sections(run))[0]
-    for sample, measured in case.samples.items():
+    for sample in sorted(fitted & case.samples.keys()):
+        measured = case.samples[sample]
         known = {
             name: (measured[name], found.value, found.sensitivity)
             for name, found in told.metrics.items()
@@ -103,7 +112,10 @@ def comparisons(checked: Sequence[Checked]) -> list[dict[str, Any]]:
             record = {"run_id": case.run_id, "case_id": case.case_id, "label": case.label, "metric": metric}
             numbers = {"measured": measured, "predicted": told.value, "low": told.low, "high": told.high}
             error = told.value / measured - 1
-            found.append({**record, **numbers, "relative_error": error, "covers": told.covers(measured)})
+            inside = [told.covers(sample[metric]) for sample in case.samples if metric in sample]
+            of_samples = {"samples": len(inside), "samples_covered": sum(inside)}
+            covers = {"covers": told.covers(measured), **of_samples}
+            found.append({**record, **numbers, "relative_error": error, **covers})
     return found
 
 
@@ -114,7 +126,9 @@ def _checked(file: FittedFile, run: Run, case: StoredCase) -> Checked:
         told = predict([case.job], file, **_sections(run))[0]
     except KvbenchError as error:
         return Checked(*about, {}, error=error.message)
-    return Checked(*about, dict(told.metrics), told.warnings)
+    slowed = (RowWarning("measured_slowed", {"samples": len(case.counting)}),) if case.is_slowed else ()
+    samples = tuple(case.samples[sample] for sample in case.counting)
+    return Checked(*about, dict(told.metrics), (*told.warnings, *slowed), samples=samples)
 
 
 def _same_machine(file: FittedFile, case: StoredCase) -> None:
@@ -155,9 +169,12 @@ def _stored(run: Run, case: dict[str, Any], rows: list[dict[str, Any]]) -> Store
         requests_from=str(run.path),
     )
     samples = {int(row["sample"]): _metrics(row) for row in rows}
-    known = [name for name in METRICS if any(name in sample for sample in samples.values())]
-    middle = {name: float(median(one[name] for one in samples.values() if name in one)) for name in known}
-    return StoredCase(job, str(case["label"]), middle, samples)
+    counting = at_own_speed(rows)
+    chosen = tuple(int(row["sample"]) for row in counting)
+    found = [samples[sample] for sample in chosen]
+    known = [name for name in METRICS if any(name in sample for sample in found)]
+    middle = {name: float(median(one[name] for one in found if name in one)) for name in known}
+    return StoredCase(job, str(case["label"]), middle, samples, chosen, is_slowed(counting[0]))
 
 
 def _metrics(row: dict[str, Any]) -> dict[str, float]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -64,9 +64,11 @@ def planted_run(
     seed: int = 0,
     source: FittedFile | None = None,
     change: Callable[[dict[str, object]], object] | None = None,
+    slowed: Mapping[int, float] | None = None,
 ) -> Run:
     """A run of wall-clock looks. Each sample is slower or faster as a whole by exp(noise · a normal draw); `change` is
-    made to every row before it is stored."""
+    made to every row before it is stored. `slowed`: sample → how many times slower another tenant made it, with the
+    warning that a measurement gives then."""
     source = source or fitted_file()
     plan = make_plan(suite_of(folder, text), repetitions=repetitions)
     rng = np.random.default_rng(seed)
@@ -75,10 +77,13 @@ def planted_run(
             run.write_workload(digest, workload.requests)
         for sample in range(repetitions):
             for job in plan.round(sample, [case.job.case_id for case in plan.cases]):
-                device = slower(source, math.exp(noise * rng.standard_normal()))
+                factor = (slowed or {}).get(sample)
+                device = slower(source, math.exp(noise * rng.standard_normal()) * (factor or 1.0))
                 measure, slo = plan.suite.measure, plan.suite.slo
                 found = served_case(job, device, measure, slo, lambda share: None, timeout_s=60)
                 found.row["attention_backend"] = "numba"
+                if factor is not None:
+                    found.warnings.append({"name": "core_shared", "numbers": {"share": 0.9, "limit": 0.1}})
                 if change is not None:
                     change(found.row)
                 run.add(found.as_sample(job, {}))

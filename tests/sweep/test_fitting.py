@@ -73,6 +73,39 @@ def test_cases_that_were_not_seen_are_predicted_exactly_without_noise(exact: Run
             assert told.value == pytest.approx(case.measured[metric], rel=0.02), (case.label, metric)
 
 
+def folder(path: Path) -> Path:
+    path.mkdir()
+    return path
+
+
+def test_samples_on_a_core_that_others_slowed_are_neither_fitted_nor_held_against_it(
+    exact: Run, held_out: Run, tmp_path: Path
+) -> None:
+    """Every second sample took half as long again, and its row says why."""
+    file, found = fit_and_check([planted_run(folder(tmp_path / "a"), repetitions=2, slowed={1: 1.5})], "shared")
+    assert [note.split(",")[0] for note in found.notes] == [
+        "left out: 12 of 24 samples with K and V as fp32/token-head/hnd"
+    ]
+    assert {one.sample for one in file.left_out} == {0}
+    assert max(abs(error) for errors in file.errors.values() for error in errors) < 0.02
+    both = check(file, planted_run(folder(tmp_path / "b"), HELD_OUT, repetitions=2, slowed={0: 1.5}))
+    for case, quiet in zip(both, check(file, held_out), strict=True):
+        assert case.measured == quiet.measured
+        assert len(case.samples) == 1
+        assert "measured_slowed" not in [warning.name for warning in case.warnings]
+
+
+def test_where_every_sample_was_slowed_they_count_and_it_is_said(exact: Run, tmp_path: Path) -> None:
+    slow = planted_run(tmp_path, SMALL, slowed={0: 1.5})
+    found = fit_runs([slow], name="slow")
+    assert found.notes[0].startswith("fitted all the same")
+    assert found.file.configurations[0].samples == len(slow.cases)
+    file, _ = fit_and_check([exact], "exact")
+    for case in check(file, slow):
+        assert [w.numbers for w in case.warnings if w.name == "measured_slowed"] == [{"samples": 1}]
+        assert case.predicted["ttft_p50_s"].value < 0.9 * case.measured["ttft_p50_s"]
+
+
 def test_intervals_cover_as_often_as_they_say(tmp_path: Path) -> None:
     """Every process is off by 4 % as a whole, as processes are."""
     file, _ = fit_and_check([planted_run(tmp_path, noise=0.04, seed=1)], "noisy")
@@ -246,7 +279,7 @@ def test_the_command_writes_a_file_that_the_virtual_clock_takes(
     printed = capsys.readouterr()
     assert "decode_reads" in printed.out
     assert "each case predicted from all the others" in printed.out
-    assert "intervals cover" in printed.out
+    assert "measured values lie in their intervals" in printed.out
     assert f"fitted model: {path}" in printed.err
     assert fit_command(exact.path, "--out", path, "--name", "mine") == 0  # an earlier fit may go
     capsys.readouterr()
