@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import math
 import re
+import shutil
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -164,6 +166,23 @@ def test_alert_rules_are_whole() -> None:
         assert rule["expr"].count("(") == rule["expr"].count(")")
         over_time = re.findall(r"(?:rate|increase)\((kvbench_\w+)", rule["expr"])
         assert all(BY_NAME[name].kind == "counter" for name in over_time)
+
+
+def test_numbers_in_alerts_have_no_prefix_of_thousandths() -> None:
+    """`humanize` alone writes 0.6 as 600m."""
+    texts = [text for rule in alerts() for text in rule["annotations"].values()]
+    assert texts
+    assert not [text for text in texts if re.search(r"\bhumanize\b", text)]
+
+
+def test_alerts_fire_where_they_must_by_prometheus_itself() -> None:
+    promtool = shutil.which("promtool")
+    if promtool is None:
+        pytest.skip("promtool of Prometheus is not installed")
+    cases = ROOT / "tests/report/alerts.promtool.yml"
+    ran = subprocess.run([promtool, "test", "rules", str(cases)], capture_output=True, text=True, timeout=60)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert set(re.findall(r"alertname: (\w+)", cases.read_text())) == {rule["alert"] for rule in alerts()}
 
 
 def test_rates_are_of_counters_only() -> None:
