@@ -168,6 +168,15 @@ def test_slices_add_up_to_the_times_of_the_requests(
 
 
 @pytest.mark.parametrize("case", CASES)
+def test_no_phase_is_without_length(run: Run, draw: Callable[..., dict[str, Any]], case: str) -> None:
+    """Perfetto puts a slice without length into the one that begins with it, or outside of the one that ends there."""
+    assert any(round(row["queue_time_s"] * 1e6) == 0 for row in rows_of(run, "requests", case))
+    drawn = slices(draw(case)["traceEvents"], "phase")
+    assert drawn
+    assert all(event["dur"] > 0 for event in drawn)
+
+
+@pytest.mark.parametrize("case", CASES)
 def test_blocks_are_lost_as_often_and_as_long_as_the_table_says(
     run: Run, draw: Callable[..., dict[str, Any]], case: str
 ) -> None:

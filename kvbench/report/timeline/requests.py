@@ -194,7 +194,8 @@ def _life(
     yield Event("X", name, start, process, thread, args, end - start, category="request")
     for phase in found:
         length = phase.end_us - phase.start_us
-        yield Event("X", phase.name, phase.start_us, process, thread, identity, length, category="phase", depth=1)
+        if length:  # one without would be put into what begins with it, or outside of the request that ends with it
+            yield Event("X", phase.name, phase.start_us, process, thread, identity, length, category="phase", depth=1)
     inner = [
         *cut(pauses(row, end), found, is_split=True),
         *cut(pieces(row, steps), found, is_split=False),
