@@ -59,6 +59,7 @@ Wanted = Callable[[str], "tuple[list[KernelShape], int | None]"]
 def tune_here(kernel: str | None, wanted: Wanted, form: str, options: dict[str, Any]) -> int:
     """Search, choose, keep, print; 3 when some shape ended without a winner."""
     from kvbench.console import say
+    from kvbench.sweep.termination import termination_is_an_interrupt
     from kvbench.tune.progress import TuneProgress
     from kvbench.tune.run import Tuning
     from kvbench.tune.session import Session
@@ -79,9 +80,9 @@ def tune_here(kernel: str | None, wanted: Wanted, form: str, options: dict[str, 
         stamp = time.strftime("%Y%m%dT%H%M%S", time.gmtime())
         session = Session.create(Path(options["out"] or "results"), plan, f"tune-{name}-{stamp}")
     with TuneProgress() as progress:
-        outcomes = Tuning(tunable, name, shapes, device, threads, session, narrow=_narrow(tunable, session)).run(
-            progress
-        )
+        narrow = _narrow(tunable, session)
+        with termination_is_an_interrupt():
+            outcomes = Tuning(tunable, name, shapes, device, threads, session, narrow=narrow).run(progress)
     emit_outcomes(form, outcomes)
     say(f"tuning: {session.path}")
     return ExitCode.PARTIAL if any(outcome.winner is None for outcome in outcomes) else ExitCode.OK

@@ -27,6 +27,10 @@ _COMPILER_GAVE_UP = re.compile(rb"LLVM ERROR|PassManager|(llvm|mlir|triton)[^\n]
 """As an abort in LLVM, and a failed assertion of its C++, are printed"""
 
 
+class UntunableError(CannotRunError):
+    """Nothing can be tried for one shape; others may do."""
+
+
 @dataclass(frozen=True, slots=True)
 class Bench:
     """What every process of a tuning prepares: kernel, shape, device, seed, threads."""
@@ -62,7 +66,7 @@ class Child:
     def ask(self, request: Mapping[str, Any], timeout_s: float) -> dict[str, Any]:
         """The answer; `status` is `timeout` when none came in time, `compile` or `runtime` when the process died.
 
-        Raises `CannotRunError` when the shape cannot be prepared at all."""
+        Raises `UntunableError` when the shape cannot be prepared at all."""
         if self._process is None:
             self._start()
         answer = self._exchange(request, timeout_s)
@@ -99,7 +103,7 @@ class Child:
         answer = self._exchange({"op": "prepare", **facts, "threads": bench.threads}, PREPARE_TIMEOUT_S)
         if "bytes_per_call" not in answer:
             self.stop()
-            raise CannotRunError(f"a trial process could not prepare the shape: {answer.get('error')}")
+            raise UntunableError(f"a trial process could not prepare the shape: {answer.get('error')}")
         self.bytes_per_call = int(answer["bytes_per_call"])
 
     def _exchange(self, request: Mapping[str, Any], timeout_s: float) -> dict[str, Any]:

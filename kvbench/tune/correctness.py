@@ -21,6 +21,8 @@ def verdict(output: Tensor, expected: Tensor, query_dtype: str) -> tuple[float, 
     if bool(is_missing.any()):
         rows = int(is_missing.any(dim=1).sum())
         return 0.0, f"{rows} of {len(found)} rows hold NaN: not written, or computed from what is no token"
+    if bool(found.isinf().any()):
+        return 0.0, f"{int(found.isinf().any(dim=1).sum())} of {len(found)} rows hold infinities"
     off = (found - wanted).norm(dim=1)
     size = wanted.norm(dim=1)
     if bool((off[size == 0] > 0).any()):

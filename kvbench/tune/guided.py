@@ -63,7 +63,7 @@ class Guided:
 
     def tell(self, place: int, time_s: float | None) -> None:
         self._places.append(place)
-        self._times.append(np.inf if time_s is None else time_s)
+        self._times.append(time_s if time_s is not None and 0 < time_s < np.inf else np.inf)
 
     def _sample(self) -> list[int]:
         chosen: list[int] = self._random.permutation(len(self._space))[:SAMPLE].tolist()
@@ -84,7 +84,8 @@ class Guided:
 
     def _near_the_best(self, times: NDArray[np.float64]) -> NDArray[np.int64]:
         found = [np.zeros(0, dtype=np.int64)]
-        for at in np.argsort(times, kind="stable")[:BEST].tolist():
+        order = np.argsort(times, kind="stable")
+        for at in order[np.isfinite(times[order])][:BEST].tolist():
             place = self._places[at]
             if place not in self._neighbours:
                 self._neighbours[place] = self._space.neighbours(place)
@@ -98,12 +99,12 @@ class Guided:
         """Predicted mean and deviation of the candidates' log time."""
         highest = float(np.quantile(times[np.isfinite(times)], cut_quantile(len(times))))
         y = np.log(np.minimum(times, highest))
+        if y.min() == y.max():  # as after one success: where the failures lie is all that there is to learn
+            y = np.isinf(times).astype(np.float64)
         y = (y - y.min()) / (y.std() + 1e-12)
-        features = self._space.features
-        forest = fit(
-            features[self._places], y, trees=TREES, tries=features.shape[1], seed=int(self._random.integers(1 << 30))
-        )
-        return predict(forest, features[candidates])
+        x = self._space.features(self._places)
+        forest = fit(x, y, trees=TREES, tries=x.shape[1], seed=int(self._random.integers(1 << 30)))
+        return predict(forest, self._space.features(candidates))
 
     def _least(
         self,

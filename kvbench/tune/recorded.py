@@ -98,6 +98,8 @@ def _rows(data: dict[str, Any], objective: str) -> tuple[list[str], list[tuple[d
     names = list(names) if isinstance(names, list | dict) else []
     if not names or not all(isinstance(name, str) for name in names):
         raise _NotRecordedError("no names of parameters")
+    if len(set(names)) < len(names):
+        raise _NotRecordedError("a parameter is named twice")
     return names, rows
 
 

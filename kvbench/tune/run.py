@@ -6,22 +6,20 @@ Trials run in child processes (`tune/worker.py`); here is who is tried next, and
 from __future__ import annotations
 
 import math
-import random
-import statistics
 from collections import Counter
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kvbench import __version__
-from kvbench.errors import CannotRunError, DataError, ExitCode, KvbenchError
+from kvbench.errors import CannotRunError, ExitCode, KvbenchError
 from kvbench.store.parts import now
-from kvbench.tune.child import Bench, Child
+from kvbench.tune.child import Bench, UntunableError
 from kvbench.tune.finals import RULE, Choice, choose, finalists
 from kvbench.tune.progress import TuneProgress, spelled
-from kvbench.tune.session import WINNERS, Session, ShapeRecord
-from kvbench.tune.strategy import make_strategy
-from kvbench.tune.trial import Trial, try_configuration
+from kvbench.tune.search import Search, place_of
+from kvbench.tune.session import WINNERS, Session, ShapeRecord, Start
+from kvbench.tune.space import Space
 from kvbench.tuned.files import keep, read_store, write_document
 from kvbench.tuned.key import TunedKey, key_of
 from kvbench.tuned.winner import Winner
@@ -29,15 +27,12 @@ from kvbench.units import format_seconds
 
 if TYPE_CHECKING:
     from kvbench.tune.narrowing import Narrow
-    from kvbench.tune.space import Space
     from kvbench.tune.tunable import Tunable
     from kvbench.tuned.table import TunedTable
     from kvbench_kernels.specs import KernelShape
 
 NEIGHBOURS = 3
 """Winners of the likest shapes that a search begins with, after the default"""
-FINAL_MIN_S = 0.05
-FINAL_CALLS = 5
 _TRUST_S = 1e-12
 
 
@@ -74,8 +69,8 @@ class Tuning:
     """Why winners are not in the store"""
 
     def run(self, progress: TuneProgress) -> list[Outcome]:
-        """One outcome per shape. Raises `TuneInterruptedError` after Ctrl-C, `CannotRunError` when winners were found
-        and the store could not take them."""
+        """One outcome per shape. Raises `TuneInterruptedError` after Ctrl-C, `CannotRunError` when the folder cannot be
+        written, or winners were found and the store could not take them."""
         with self.session.writing():
             return self._run(progress)
 
@@ -107,18 +102,15 @@ class Tuning:
     def _shape(self, number: int, table: TunedTable, progress: TuneProgress) -> Outcome:
         shape, record, plan = self.shapes[number], self.session.records[number], self.session.plan
         key = key_of(self.tunable.name, self.tunable.page, self.tunable.compiler, self.device, shape)
-        space = self.tunable.space(shape, self.threads)
-        if self.narrow is not None:
-            space = self.narrow(self.tunable, shape, space)
+        space = self._space(shape, record)
         progress.shape(key.label, len(space), len(record.trials))
         bench = Bench(self.reference, asdict(shape), self.tunable.device, plan["seed"], self.threads)
-        search = _Search(self, number, space, bench, record, progress)
+        search = Search(self.session, number, space, bench, progress)
         try:
-            ranked = range(min(NEIGHBOURS, len(space))) if self.narrow is not None else ()
-            search.run(tuple(dict.fromkeys([*_first(self.tunable, shape, space, table, key), *ranked])))
+            search.run(self._first(number, space, table, key))
             default = space.place[tuple(self.tunable.default(shape)[name] for name in space.names)]
             outcome = _outcome(key, search, default)
-        except CannotRunError as error:
+        except UntunableError as error:
             outcome = Outcome(key, None, error.message)
         if outcome.winner is not None:
             try:
@@ -128,78 +120,27 @@ class Tuning:
         progress.outcome(told(outcome), outcome.winner is not None)
         return outcome
 
+    def _space(self, shape: KernelShape, record: ShapeRecord) -> Space:
+        """What is worth a launch; of a resumed search what was so when it began."""
+        space = self.tunable.space(shape, self.threads)
+        if record.start is None:
+            return space if self.narrow is None else self.narrow(self.tunable, shape, space)
+        if record.start.left is None:
+            return space
+        left = [dict(zip(space.names, values, strict=False)) for values in record.start.left]
+        return Space(space.names, tuple(space.configurations[place_of(space, values)] for values in left))
 
-class _Search:
-    """The search of one shape, and its finals."""
-
-    def __init__(
-        self, tuning: Tuning, number: int, space: Space, bench: Bench, record: ShapeRecord, progress: TuneProgress
-    ) -> None:
-        self.space, self.record, self.plan = space, record, tuning.session.plan
-        self._session, self._number, self._bench, self._progress = tuning.session, number, bench, progress
-        self._known = {_place(space, trial): trial for trial in record.trials}
-
-    def run(self, first: tuple[int, ...]) -> None:
-        """Until the budget is spent or the space is; what was tried before is not tried again."""
-        strategy = make_strategy(self.plan["strategy"], self.space, self.plan["seed"], first)
-        tried, best = 0, None
-        limit = min(self.plan["trials"] or len(self.space), len(self.space))
-        with Child(self._bench) as child:
-            while tried < limit and not self._is_out_of_time() and (place := strategy.ask()) is not None:
-                trial = self._known.get(place)
-                is_new = trial is None
-                if trial is None:
-                    trial = self._tried(child, place, best)
-                tried += 1
-                if trial.is_timed and (best is None or _time(trial) < _time(best)):
-                    best = trial
-                strategy.tell(place, trial.time_s)
-                if is_new:
-                    self._progress.trial(tried, str(limit), trial, best)
-
-    def times(self) -> dict[int, float]:
-        """Place → seconds of everything that was right."""
-        return {place: _time(trial) for place, trial in self._known.items() if trial.is_timed}
-
-    def rounds(self, places: list[int]) -> tuple[list[dict[str, Any]], list[list[float | None]]]:
-        """Finalists and their times in every process; a resumed tuning goes on with the finalists that it has."""
-        if not self.record.rounds:
-            self.record.finalists = [dict(self.space.as_dict(place)) for place in places]
-        chosen = self.record.finalists
-        for number in range(len(self.record.rounds), self.plan["rounds"]):
-            self._session.add_round(self._number, chosen, self._round(chosen, number))
-            self._progress.round(number + 1, self.plan["rounds"], len(chosen))
-        return chosen, self.record.rounds
-
-    def _tried(self, child: Child, place: int, best: Trial | None) -> Trial:
-        best_s = None if best is None else best.time_s
-        trial = try_configuration(child, self.space.as_dict(place), best_s, self.plan["timeout_s"])
-        self._known[place] = trial
-        self._session.add_trial(self._number, trial, child.bytes_per_call)
-        return trial
-
-    def _round(self, chosen: list[dict[str, Any]], number: int) -> list[float | None]:
-        """One fresh process; every finalist is checked, then timed in two passes of shuffled order."""
-        order = list(range(len(chosen)))
-        shuffle = random.Random(f"{self.plan['seed']}/{self._number}/{number}").shuffle
-        times: list[list[float]] = [[] for _ in chosen]
-        failed: set[int] = set()
-        with Child(self._bench) as child:
-            for turn in ("check", "time", "time"):
-                shuffle(order)
-                for at in (at for at in order if at not in failed):
-                    request: dict[str, Any] = {"op": turn, "configuration": chosen[at]}
-                    if turn == "time":
-                        request |= {"calls": FINAL_CALLS, "min_s": FINAL_MIN_S, "max_s": 2.0}
-                    answer = child.ask(request, self.plan["timeout_s"])
-                    if answer["status"] != "correct":
-                        failed.add(at)
-                    times[at] += answer.get("times", [])
-        return [None if at in failed else statistics.median(found) for at, found in enumerate(times)]
-
-    def _is_out_of_time(self) -> bool:
-        seconds = self.plan["seconds"]
-        return seconds is not None and self.record.searched_s >= seconds / len(self.plan["shapes"])
+    def _first(self, number: int, space: Space, table: TunedTable, key: TunedKey) -> tuple[int, ...]:
+        """Places to begin with; written down, because a store that has other winners since would make another search of
+        a resumed one."""
+        record = self.session.records[number]
+        if record.start is None:
+            ranked = range(min(NEIGHBOURS, len(space))) if self.narrow is not None else ()
+            first = dict.fromkeys([*_likely(self.tunable, self.shapes[number], space, table, key), *ranked])
+            left = [list(values) for values in space.configurations] if self.narrow is not None else None
+            self.session.add_start(number, Start([space.as_dict(place) for place in first], left))
+            return tuple(first)
+        return tuple(place_of(space, configuration) for configuration in record.start.first)
 
 
 def told(outcome: Outcome) -> str:
@@ -214,16 +155,16 @@ def told(outcome: Outcome) -> str:
     return f"{spelled(winner.configuration)} beats the default: {was}, {gain}"
 
 
-def _first(tunable: Tunable, shape: KernelShape, space: Space, table: TunedTable, key: TunedKey) -> tuple[int, ...]:
+def _likely(tunable: Tunable, shape: KernelShape, space: Space, table: TunedTable, key: TunedKey) -> tuple[int, ...]:
     """The default, then winners of the likest shapes."""
     likely = [tunable.default(shape), *(w.configuration for w in table.neighbours(key)[:NEIGHBOURS])]
     places = [space.place.get(tuple(c[name] for name in space.names)) for c in likely if set(space.names) <= set(c)]
     if places[0] is None:
-        raise CannotRunError(f"the default configuration is not in the space of {tunable.name} for this shape")
+        raise UntunableError(f"the default configuration is not in the space of {tunable.name} for this shape")
     return tuple(dict.fromkeys(place for place in places if place is not None))
 
 
-def _outcome(key: TunedKey, search: _Search, default: int) -> Outcome:
+def _outcome(key: TunedKey, search: Search, default: int) -> Outcome:
     trials = search.record.trials
     statuses: dict[str, int] = dict(Counter(trial.status for trial in trials))
     times = search.times()
@@ -257,17 +198,3 @@ def _winner(key: TunedKey, choice: Choice, chosen: list[dict[str, Any]], rounds:
         tuned_at=now(),
         kvbench=__version__,
     )
-
-
-def _time(trial: Trial) -> float:
-    assert trial.time_s is not None
-    return trial.time_s
-
-
-def _place(space: Space, trial: Trial) -> int:
-    try:
-        return space.place[tuple(trial.configuration[name] for name in space.names)]
-    except KeyError:
-        raise DataError(
-            f"a recorded trial ({spelled(trial.configuration)}) is not in this space", hint="start a new tuning"
-        ) from None

@@ -18,20 +18,31 @@ from pathlib import Path
 from typing import Any
 
 from kvbench.errors import DataError, UsageError
-from kvbench.store.files import make_folder, read_json, replace_file, to_json, write_errors
+from kvbench.store.files import is_utf8, make_folder, read_json, replace_file, to_json, write_errors
 from kvbench.tune.t4 import t4_document
 from kvbench.tune.trial import STATUSES, Trial
 from kvbench.tune.trials_table import trial_row, write_trials
 
 SCHEMA_VERSION = 1
-PLAN, TRIALS, ROUNDS, WINNERS = "tune.json", "trials.jsonl", "rounds.jsonl", "winners.json"
+PLAN, STARTS, TRIALS, ROUNDS = "tune.json", "starts.jsonl", "trials.jsonl", "rounds.jsonl"
+WINNERS = "winners.json"
 _MUST_AGREE = ("source", "compiler", "device")
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """What a search began with, which depends on what the store and the compiler had to say then: the configurations
+    that came `first`, and the values of all those that pruning `left`, None where nothing was pruned."""
+
+    first: list[dict[str, Any]]
+    left: list[list[Any]] | None = None
 
 
 @dataclass(slots=True)
 class ShapeRecord:
     """What is known of one shape: trials in order, rounds of the finals (`finalists` are configurations)."""
 
+    start: Start | None = None
     trials: list[Trial] = field(default_factory=list)
     bytes_per_call: int = 0
     finalists: list[dict[str, Any]] = field(default_factory=list)
@@ -52,6 +63,8 @@ class Session:
     def create(cls, out: Path, plan: Mapping[str, Any], name: str) -> Session:
         """A new folder `name` under `out`; a number is added to a name that is taken."""
         path, number = out / name, 1
+        if not is_utf8(out):
+            raise UsageError(f"{out} is no UTF-8 path: Parquet files cannot lie there", hint="choose another --out")
         with write_errors(out):
             make_folder(out)
             while True:
@@ -110,6 +123,10 @@ class Session:
                     hint="start a new tuning, without --resume",
                 )
 
+    def add_start(self, shape: int, start: Start) -> None:
+        self.records[shape].start = start
+        self._append(STARTS, {"shape": shape, **asdict(start)})
+
     def add_trial(self, shape: int, trial: Trial, bytes_per_call: int) -> None:
         record = self.records[shape]
         record.trials.append(trial)
@@ -141,7 +158,8 @@ class Session:
                 replace_file(self.path / f"shape-{number}.t4.json", to_json(t4_document(record.trials)), self.path)
 
     def _append(self, name: str, line: Mapping[str, Any]) -> None:
-        with write_errors(self.path), (self.path / name).open("ab") as file:
+        hint = f"kvbench tune --resume {self.path} goes on where it was, once there is space to write"
+        with write_errors(self.path, hint), (self.path / name).open("ab") as file:
             file.write(json.dumps(line, allow_nan=False).encode() + b"\n")
             file.flush()
             os.fsync(file.fileno())
@@ -162,6 +180,8 @@ def _check_plan(plan: dict[str, Any]) -> None:
 
 def _records(path: Path, plan: Mapping[str, Any], repair: bool) -> list[ShapeRecord]:
     records = [ShapeRecord() for _ in plan["shapes"]]
+    for line in _lines(path / STARTS, repair):
+        records[_index(line)].start = _start(line)
     for line in _lines(path / TRIALS, repair):
         record = records[_index(line)]
         record.bytes_per_call = int(line["bytes_per_call"])
@@ -192,6 +212,17 @@ def _index(line: dict[str, Any]) -> int:
     return shape
 
 
+def _start(line: dict[str, Any]) -> Start:
+    start = Start(line["first"], line["left"])
+    if not start.first:
+        raise ValueError("a search that began with nothing")
+    for configuration in start.first:
+        _configuration(configuration)
+    for values in start.left or ():
+        _configuration(dict(zip(start.first[0], values, strict=True)))
+    return start
+
+
 def _trial(data: dict[str, Any]) -> Trial:
     trial = Trial(**data)
     if trial.status not in STATUSES or (trial.status == "correct") != trial.is_timed:
@@ -202,6 +233,13 @@ def _trial(data: dict[str, Any]) -> Trial:
             _seconds(value)
     if not isinstance(trial.times, list) or not 0 <= float(trial.trial_s) < math.inf:
         raise ValueError(f"a trial that took {trial.trial_s!r} s with times {trial.times!r}")
+    for name in ("error_rel", "compile_s", "check_s"):
+        value = getattr(trial, name)
+        if value is not None and not (type(value) in (int, float) and math.isfinite(value)):
+            raise ValueError(f"a trial with {name} {value!r}")
+    texts = (trial.error or "", trial.finished_at)
+    if not isinstance(trial.is_dropped, bool) or not all(isinstance(text, str) for text in texts):
+        raise ValueError("a trial whose words are none")
     return trial
 
 
@@ -216,7 +254,7 @@ def _finalists(line: dict[str, Any], record: ShapeRecord) -> list[dict[str, Any]
 
 
 def _configuration(value: Any) -> None:
-    if not isinstance(value, dict) or not all(isinstance(x, int | float | str) for x in value.values()):
+    if not isinstance(value, dict) or not all(isinstance(x, str) or abs(x) < math.inf for x in value.values()):
         raise ValueError(f"a configuration that is none: {value!r}")
 
 

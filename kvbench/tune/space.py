@@ -59,16 +59,25 @@ class Space:
         return np.array([_ranks(column) for column in zip(*self.configurations, strict=True)], dtype=np.int64).T
 
     @cached_property
-    def features(self) -> NDArray[np.float64]:
-        """`[n, f]` what a surrogate sees: ranks from 0 to 1, and logarithms of products and quotients of any two
-        positive numbers, since threads, bytes and waves are such products."""
-        spans = np.maximum(self.levels.max(axis=0), 1)
-        columns = list((self.levels / spans).T)
+    def _spans(self) -> NDArray[np.int64]:
+        """`[d]` the highest rank of every parameter, 1 where there is only one."""
+        return np.asarray(np.maximum(self.levels.max(axis=0), 1))
+
+    @cached_property
+    def _logs(self) -> NDArray[np.float64]:
+        """`[n, p]` of the parameters that are positive numbers."""
         logs = [np.log2(np.array(c, dtype=np.float64)) for c in zip(*self.configurations, strict=True) if _positive(c)]
-        for at, first in enumerate(logs):
-            for second in logs[at + 1 :]:
-                columns += [first + second, first - second]
-        return np.ascontiguousarray(np.array(columns).T)
+        return np.array(logs).T if logs else np.zeros((len(self), 0))
+
+    def features(self, places: Sequence[int] | NDArray[np.int64]) -> NDArray[np.float64]:
+        """`[len(places), f]` what a surrogate sees: ranks from 0 to 1, and logarithms of products and quotients of any
+        two positive numbers, since threads, bytes and waves are such products. They are as many as the square of the
+        parameters, so there is no table of the whole space."""
+        ranks = self.levels[places] / self._spans
+        logs = self._logs[places]
+        one, other = np.triu_indices(logs.shape[1], 1)
+        pairs = np.stack([logs[:, one] + logs[:, other], logs[:, one] - logs[:, other]], axis=2)
+        return np.hstack([ranks, pairs.reshape(len(places), 2 * len(one))])
 
     def neighbours(self, at: int) -> NDArray[np.int64]:
         """Allowed configurations that differ in exactly one parameter."""

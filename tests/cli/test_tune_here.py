@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -67,6 +69,7 @@ def test_what_is_tuned_is_shown_carried_and_used_by_the_next_sweep(
         (["decode_numba", "--query-dtype", "bf16"], 2, "fp32 queries"),
         (["decode_numba", "--seconds", "nan"], 2, "not a number"),
         (["decode_numba", "--trials", "0"], 2, "--trials"),
+        (["decode_numba", "--out", os.fsdecode(b"\xff")], 2, "UTF-8"),
         (["decode_numba", "--suite", "smoke", "--batch", "3"], 2, "--batch"),
         (["decode_numba", "--target", "sm_90"], 2, "--compile-only"),
         (["decode_numba", "--compile-only"], 2, "--target"),
@@ -94,6 +97,23 @@ def test_a_triton_kernel_needs_a_gpu_and_names_what_works_without(capsys: pytest
         pytest.skip("there is a CUDA device here")
     assert run(["tune", "decode"]) == 4
     assert "--compile-only" in capsys.readouterr().err
+
+
+def test_a_termination_signal_keeps_what_is_finished_and_says_how_to_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As Ctrl-C does: a CI job that is cancelled sends SIGTERM."""
+    unheard: list[int] = []
+    before = signal.signal(signal.SIGTERM, lambda number, _: unheard.append(number))
+    monkeypatch.setattr("kvbench.tune.search.Search.run", lambda *_: os.kill(os.getpid(), signal.SIGTERM))
+    try:
+        assert run(["tune", "decode_numba", *SMALL, "--out", str(tmp_path)]) == 130
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert not unheard
+    assert "kvbench tune --resume" in capsys.readouterr().err
+    (folder,) = tmp_path.glob("tune-*")
+    assert (folder / "trials.parquet").is_file()
 
 
 def test_tables_scale_times_and_json_keeps_seconds(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -125,6 +125,45 @@ def test_the_first_sample_is_drawn_evenly_from_what_is_allowed() -> None:
     assert (np.abs(counts - seeds * share) < 6 * np.sqrt(seeds * share * (1 - share))).all()
 
 
+@pytest.mark.parametrize("nothing", [float("nan"), float("inf"), 0.0, -1.0])
+def test_what_is_no_time_is_a_failure(nothing: float) -> None:
+    """The logarithm of one such time would be the end of the surrogate."""
+    space = SPACES["one parameter"]
+
+    def order(failed: float | None) -> list[int]:
+        search, tried = Guided(space, seed=6), []
+        while (place := search.ask()) is not None:
+            tried.append(place)
+            search.tell(place, failed if place % 3 == 0 else 1.0 + abs(place - 22))
+        return tried
+
+    assert order(nothing) == order(None)
+
+
+def test_where_failures_lie_is_learned_although_all_that_works_is_equally_fast() -> None:
+    """One corner of 48 among 1,728 configurations works. So many of 120 trials are in it with a probability below one
+    in a million by luck (hypergeometric)."""
+    space = Space.of({name: tuple(range(12)) for name in "abc"})
+    works = np.array([a < 4 and b < 4 and c > 8 for a, b, c in space.configurations])
+    size, good, trials = len(space), int(works.sum()), 120
+
+    def at_least(k: int) -> float:
+        ways = [comb(good, i) * comb(size - good, trials - i) for i in range(k, min(good, trials) + 1)]
+        return sum(ways) / comb(size, trials)
+
+    needed = next(k for k in range(good) if at_least(k) < 1e-6)
+    found = []
+    for seed in range(6):
+        search, count = Guided(space, seed), 0
+        for _ in range(trials):
+            place = search.ask()
+            assert place is not None
+            search.tell(place, 1.0 if works[place] else None)
+            count += int(works[place])
+        found.append(count)
+    assert np.median(found) >= needed
+
+
 def test_no_time_is_cut_off_at_first_and_the_worse_half_later() -> None:
     quantiles = [cut_quantile(trials) for trials in range(1, 400)]
     assert quantiles[0] == 1

@@ -56,6 +56,7 @@ def test_gzip_is_the_same(tmp_path: Path) -> None:
         '{"cache": {"1": {"a": 1, "time": 1.0}, "2": {"a": 2, "time": 0}}, "tune_params_keys": ["a"]}',
         '{"cache": {"1": {"a": 1, "time": 1.0}, "2": {"a": 1, "time": 2.0}}, "tune_params_keys": ["a"]}',
         '{"cache": {"1": {"a": [1], "time": 1.0}}, "tune_params_keys": ["a"]}',
+        '{"cache": {"1": {"a": 1, "time": 1.0}}, "tune_params_keys": ["a", "a"]}',
         '{"cache": {"1": {"a": null, "time": 1.0}, "2": {"a": 1, "time": 1.0}}, "tune_params_keys": ["a"]}',
         '{"cache": {"1": {"a": NaN, "time": 1.0}}, "tune_params_keys": ["a"]}',
         "[" * 100_000,

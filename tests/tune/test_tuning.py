@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import shutil
 import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +18,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from kvbench.errors import CannotRunError, DataError, UsageError
+from kvbench.measure.timers import Timing
 from kvbench.tune.recorded import read_recording
 from kvbench.tune.session import Session
-from kvbench.tuned.files import read_store
+from kvbench.tune.space import Space
+from kvbench.tune.worker import Workbench
+from kvbench.tuned.files import keep, read_store
 from tests.tune.planted import LOG, SHAPE
 from tests.tune.tuning import run, tuning
 
@@ -97,7 +102,7 @@ def test_a_resumed_tuning_repeats_no_finished_trial_and_no_finished_round(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As after a kill: the journal ends in the middle of a line. The search began with the default, and nothing beats
-    it."""
+    it. Meanwhile the likest shape has got another winner, which a new search would begin with."""
     (outcome,) = run(tuning(tmp_path, "Healthy", strategy="random", trials=2, rounds=2))
     assert outcome.winner is not None
     assert (outcome.winner.verdict, outcome.winner.gain) == ("confirmed", 1.0)
@@ -111,6 +116,8 @@ def test_a_resumed_tuning_repeats_no_finished_trial_and_no_finished_round(
     journal.write_bytes(first + second[:40])
     log = tmp_path / "launches"
     monkeypatch.setenv(LOG, str(log))
+    untried = {"ms": ({2, 4, 8} - {t.configuration["ms"] for t in trials}).pop(), "kind": "right"}
+    keep(replace(outcome.winner, key=replace(outcome.winner.key, batch=64), configuration=untried), tmp_path / "store")
     (outcome,) = run(tuning(tmp_path, "Healthy", session=Session.open(folder, repair=True)))
     assert outcome.winner is not None
     assert len(Session.open(folder).records[0].trials) == 2
@@ -199,6 +206,15 @@ DAMAGE: dict[str, tuple[str, Callable[[Path], object]]] = {
     "a time of text": ("trials.jsonl", edited(lambda d: d["trial"].update(time_s="1"))),
     "correct without a time": ("trials.jsonl", edited(lambda d: d["trial"].update(time_s=None))),
     "a list in a configuration": ("trials.jsonl", edited(lambda d: d["trial"]["configuration"].update(ms=[2]))),
+    "an error of text": ("trials.jsonl", edited(lambda d: d["trial"].update(error_rel="1"))),
+    "an endless error": ("trials.jsonl", edited(lambda d: d["trial"].update(error_rel=float("inf")))),
+    "a list for words": ("trials.jsonl", edited(lambda d: d["trial"].update(error=[1]))),
+    "an endless number in a configuration": (
+        "trials.jsonl",
+        edited(lambda d: d["trial"]["configuration"].update(ms=float("inf"))),
+    ),
+    "a start of nothing": ("starts.jsonl", edited(lambda d: d.update(first=[]))),
+    "a start with half a configuration": ("starts.jsonl", edited(lambda d: d.update(left=[[2]]))),
     "no search time": ("trials.jsonl", edited(lambda d: d["trial"].update(trial_s=None))),
     "fewer times than finalists": ("rounds.jsonl", edited(lambda d: d["times"].pop())),
     "rounds of time 0": ("rounds.jsonl", edited(lambda d: d.update(times=[0] * len(d["times"])))),
@@ -217,6 +233,59 @@ def test_a_damaged_folder_is_refused_and_never_gone_on_with(damage: str, finishe
     spoil(folder / name)
     with pytest.raises(DataError):
         Session.open(folder, repair=True)
+
+
+def test_a_resumed_search_has_the_space_that_pruning_left_when_it_began(
+    finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A compiler that is busier today would leave another one, and with it another search."""
+
+    def prune_again(*_: Any) -> Space:
+        raise AssertionError("pruned again")
+
+    folder = shutil.copytree(finished, tmp_path / "tune")
+    tried = [trial.configuration for trial in Session.open(folder).records[0].trials]
+    left = [list(configuration.values()) for configuration in tried]
+    edited(lambda d: d.update(left=left))(folder / "starts.jsonl")
+    found = tuning(tmp_path, "Healthy", session=Session.open(folder, repair=True))
+    found.narrow = prune_again
+    (outcome,) = run(found)
+    assert outcome.winner is not None
+    assert "2 configurations, 2 trials are there already" in capsys.readouterr().err
+    edited(lambda d: d.update(left=[*left, [3, "right"]]))(folder / "starts.jsonl")
+    with pytest.raises(DataError, match="not in this space"):
+        run(tuning(tmp_path, "Healthy", session=Session.open(folder, repair=True)))
+
+
+def test_a_full_disk_ends_the_tuning_and_is_no_shape_without_a_winner(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next shape's lines would be written behind half a line of this one."""
+    found = tuning(tmp_path, "Healthy", shapes=(SHAPE, replace(SHAPE, batch=4)))
+
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", full)
+        with pytest.raises(CannotRunError, match="no space left") as raised:
+            run(found)
+    assert "kvbench tune --resume" in str(raised.value.hint)
+    assert len((found.session.path / "starts.jsonl").read_text().splitlines()) == 1
+
+
+@pytest.mark.parametrize("seconds", [0.0, -1e-6, float("nan"), float("inf")])
+def test_a_clock_that_tells_no_time_fails_the_trial(seconds: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two events of a GPU may have one stamp: log time would be −∞, and the search would stay there."""
+    monkeypatch.setattr("kvbench.tune.worker._set_up", lambda threads: None)
+    monkeypatch.setattr("kvbench.measure.timers.timer_for", lambda *_: lambda call: Timing(seconds, seconds))
+    bench = Workbench(lambda *_: None)
+    prepare = {"tunable": "tests.tune.planted:Healthy", "shape": asdict(SHAPE), "device": "cpu", "seed": 0}
+    bench.answer({"op": "prepare", **prepare, "threads": 1})
+    configuration = {"ms": 2, "kind": "right"}
+    found = bench.answer({"op": "time", "configuration": configuration, "calls": 3, "min_s": 0.0, "max_s": 0.1})
+    assert found["status"] == "runtime"
+    assert "clock" in found["error"]
 
 
 def test_two_processes_do_not_go_on_with_one_folder(tmp_path: Path) -> None:
