@@ -89,7 +89,7 @@ def test_every_distribution_is_an_ordinary_suite_of_seven_block_sizes_whose_long
     of = workloads.DISTRIBUTIONS[0]
     for name in ("traces", "suites", "runs"):
         (tmp_path / name).mkdir()
-    regret._prepare(tmp_path, of, tmp_path, 1.0)
+    regret._prepare(tmp_path, of, tmp_path, 1.0, 0.5)
     cases = expand(load_suite(tmp_path / "suites" / f"{of.name}.toml").suite)
     assert [case.engine.block_size for case in cases] == list(regret.BLOCK_SIZES)
     tokens = cases[0].engine.kv_memory // 2048
@@ -102,7 +102,7 @@ def test_lengths_that_are_there_stay(workloads, monkeypatch, tmp_path):
         (tmp_path / name).mkdir()
     trace = tmp_path / "traces" / "chat.csv"
     trace.write_text("num_prefill_tokens,num_decode_tokens\n5,7\n")
-    regret._prepare(tmp_path, workloads.DISTRIBUTIONS[0], tmp_path, 1.0)
+    regret._prepare(tmp_path, workloads.DISTRIBUTIONS[0], tmp_path, 1.0, 0.5)
     assert lengths_of(trace).tolist() == [[5, 7]]
 
 
