@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
@@ -17,6 +18,7 @@ from kvbench.errors import DataError, UsageError
 from kvbench.report.timeline import requests as request_tracks
 from kvbench.report.timeline import write as writing
 from kvbench.report.timeline.events import BLOCKS, ENGINE, QUEUE, REQUESTS, TIERS
+from kvbench.report.timeline.events import Event as TimelineEvent
 from kvbench.report.timeline.pick import pick
 from kvbench.report.timeline.requests import Lanes
 from kvbench.report.timeline.write import write_timeline
@@ -165,6 +167,15 @@ def test_slices_add_up_to_the_times_of_the_requests(
     for row in rows:
         for name in ("queue", "prefill", "decode"):
             assert sums[row["request_id"], name] == pytest.approx(row[f"{name}_time_s"] * 1e6, abs=1)
+
+
+def test_numbers_have_no_more_digits_than_perfetto_reads() -> None:
+    """It takes 10 to the power of the digits after the point modulo 2^64: of 0.00011264098850574666 it made 0.00145."""
+    event = TimelineEvent("X", "request 3", 0, REQUESTS, 1, {"queue_time_s": 0.00011264098850574666, "tokens": 3})
+    written = re.search(r'"queue_time_s":0\.(\d+)', event.to_json())
+    assert written is not None
+    assert len(written[1]) <= 15
+    assert json.loads(event.to_json())["args"] == {"queue_time_s": pytest.approx(0.00011264098850574666), "tokens": 3}
 
 
 @pytest.mark.parametrize("case", CASES)

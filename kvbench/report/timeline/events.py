@@ -56,8 +56,13 @@ class Event:
         if self.category:
             found["cat"] = self.category
         if self.args:
-            found["args"] = self.args
+            found["args"] = {name: _short(value) for name, value in self.args.items()}
         return json.dumps(found, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+
+
+def _short(value: Any) -> Any:
+    """At most 15 digits after the point: Perfetto reads a number with 20 of them as another one."""
+    return round(value, 15) if isinstance(value, float) else value
 
 
 def microseconds(seconds: float) -> int:
