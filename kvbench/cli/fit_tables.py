@@ -15,7 +15,8 @@ from kvbench.cli.output import Table
 from kvbench.costmodel.terms import unit_of
 from kvbench.measure.warnings import text
 from kvbench.sweep.fitting import comparisons
-from kvbench.sweep.predict import LEVEL, METRICS
+from kvbench.sweep.intervals import LEVEL
+from kvbench.sweep.predict import METRICS
 from kvbench.units import format_seconds
 
 if TYPE_CHECKING:

@@ -1,14 +1,15 @@
-"""Where a simulated case leaves what its fitted cost model was fitted on, and by how much less is known there."""
+"""Where simulated steps leave what their fitted cost model was fitted on, and by how much less is known there."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from kvbench.costmodel.terms import ATTENTION
+from kvbench.engine.step_run import StepRun
 from kvbench.measure.warnings import RowWarning
 
 if TYPE_CHECKING:
@@ -24,15 +25,51 @@ _WATCHED = ("prefix_cache", "allocator", "preemption", "offload", "cache_state")
 """Settings that cost time outside the terms; a batch policy, an order or an admission shows in the steps."""
 
 
+class Reach:
+    """The largest counts of steps, and the time in those beyond what a fit has seen. Steps may come a few at a time."""
+
+    def __init__(self, fit: Configuration | None) -> None:
+        domain: Mapping[str, tuple[float, float]] = fit.domain if fit else {}
+        self._highs = {name: high for name, (_, high) in domain.items()}
+        self.largest: dict[str, float] = {}
+        self._beyond_s: dict[str, float] = {}
+        self._total_s = 0.0
+
+    @classmethod
+    def of(cls, source: FittedFile, settings: EngineSettings, steps: Collection[StepRecord] = ()) -> Reach:
+        """What these steps reach, held against the fit of the settings' stored form."""
+        found = cls(_fit(source, settings))
+        found.take(steps)
+        return found
+
+    def take(self, steps: Collection[StepRecord]) -> None:
+        """Count these steps too."""
+        if not len(steps):
+            return
+        seconds = _values(steps, "duration_s")
+        self._total_s += float(seconds.sum())
+        for name, values in _counts(steps):
+            self.largest[name] = max(self.largest.get(name, 0.0), float(values.max()))
+            high = self._highs.get(name, math.inf)
+            self._beyond_s[name] = self._beyond_s.get(name, 0.0) + float(seconds[values > high].sum())
+
+    def beyond(self) -> Iterator[tuple[str, float, float]]:
+        """(what, share of the time, how far) for every count that exceeds the largest fitted. Smaller ones than ever
+        seen are between what was seen and nothing."""
+        for name, reached in self.largest.items():
+            if reached > max(self._highs.get(name, math.inf), 1.0):
+                yield name, self._beyond_s[name] / max(self._total_s, 1e-30), reached
+
+
 def outside(
-    source: FittedFile, settings: EngineSettings, cache_state: str, steps: Sequence[StepRecord]
+    source: FittedFile, settings: EngineSettings, cache_state: str, reach: Reach
 ) -> tuple[float, list[RowWarning]]:
     """By what factor the case's interval is wider because no fitted run was like it, and the reasons."""
-    fit = source.configuration(settings.kv_dtype, settings.kv_scales, settings.kv_layout)
+    fit = _fit(source, settings)
     if fit is None:
         return 1.0, []
     factor, warnings = 1.0, []
-    for name, share, reached in _beyond(fit, settings, steps):
+    for name, share, reached in (*reach.beyond(), *_block_size(fit, settings)):
         low, high = fit.domain[name]
         factor += share * abs(math.log(reached / (high if reached > high else max(low, 1.0)))) / math.log(2)
         warnings.append(
@@ -47,24 +84,25 @@ def outside(
     return factor, warnings
 
 
-def _beyond(
-    fit: Configuration, settings: EngineSettings, steps: Sequence[StepRecord]
-) -> Iterator[tuple[str, float, float]]:
-    """(what, share of the predicted time, how far) for every range of the domain that the case leaves. Smaller counts
-    than ever seen are between what was seen and nothing."""
-    seconds = np.array([step.duration_s for step in steps])
-    total = max(float(seconds.sum()), 1e-30)
-    for name, values in _counts(steps).items():
-        high = fit.domain[name][1] if name in fit.domain else math.inf
-        if len(values) and values.max() > max(high, 1.0):
-            yield name, float(seconds[values > high].sum()) / total, float(values.max())
+def _fit(source: FittedFile, settings: EngineSettings) -> Configuration | None:
+    return source.configuration(settings.kv_dtype, settings.kv_scales, settings.kv_layout)
+
+
+def _block_size(fit: Configuration, settings: EngineSettings) -> Iterator[tuple[str, float, float]]:
     size, (low, high) = float(settings.block_size), fit.domain.get("block_size", (0.0, math.inf))
     if not low <= size <= high:
         yield "block_size", 1.0, size
 
 
-def _counts(steps: Sequence[StepRecord]) -> dict[str, NDArray[np.float64]]:
-    found = {name: np.array([getattr(step, name) for step in steps], float) for name in ("sampled_rows", *ATTENTION)}
-    found["sequences"] = np.array([step.batch_size for step in steps], float)
-    found["tokens"] = np.array([step.prefill_tokens + step.decode_tokens for step in steps], float)
-    return found
+def _counts(steps: Collection[StepRecord]) -> Iterator[tuple[str, NDArray[np.float64]]]:
+    for name in ("sampled_rows", *ATTENTION):
+        yield name, _values(steps, name)
+    yield "sequences", _values(steps, "batch_size")
+    yield "tokens", _values(steps, "prefill_tokens") + _values(steps, "decode_tokens")
+
+
+def _values(steps: Collection[StepRecord], name: str) -> NDArray[np.float64]:
+    """`[steps]` of a field."""
+    if isinstance(steps, StepRun):
+        return np.asarray(steps.column(name), dtype=np.float64)
+    return np.array([getattr(step, name) for step in steps], dtype=np.float64)

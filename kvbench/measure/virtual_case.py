@@ -22,7 +22,7 @@ from kvbench.geometry.memory import kv_bytes_per_token
 from kvbench.geometry.model import ModelGeometry
 from kvbench.geometry.resolve import resolve_model
 from kvbench.measure.cache_state import bring_about, check_hits
-from kvbench.measure.domain import outside
+from kvbench.measure.domain import Reach, outside
 from kvbench.measure.environment import readings
 from kvbench.measure.job import CaseJob
 from kvbench.measure.kernel_geometry import one_layer
@@ -109,7 +109,8 @@ def served_case(
     found.row |= {"attention_backend": BACKEND, **prepared.columns()}
     warnings = [*prepared.warnings()]
     if isinstance(source, FittedFile):
-        warnings += outside(source, settings, str(case.cache_state), found.steps or [])[1]
+        reach = Reach.of(source, settings, found.steps or [])
+        warnings += outside(source, settings, str(case.cache_state), reach)[1]
     found.warnings += [warning.as_dict() for warning in warnings]
     check_hits(found, served, case)
     return found

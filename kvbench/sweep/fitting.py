@@ -21,7 +21,8 @@ from kvbench.measure.warnings import RowWarning
 from kvbench.paths import data_dir
 from kvbench.spec.suite import MeasureSettings, SloSettings
 from kvbench.store.run import Run
-from kvbench.sweep.predict import METRICS, Interval, predict
+from kvbench.sweep.intervals import Interval
+from kvbench.sweep.predict import METRICS, predict
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,19 +3,19 @@ on cases that it had not seen."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from kvbench.analysis.conformal import enough, half_width
-from kvbench.costmodel.fitted import LEAST_SENSITIVITY, FittedFile, slower
+from kvbench.analysis.conformal import enough
+from kvbench.costmodel.fitted import FittedFile, slower
 from kvbench.errors import DataError
-from kvbench.measure.domain import outside
+from kvbench.measure.domain import Reach, outside
 from kvbench.measure.virtual_case import served_case
 from kvbench.measure.warnings import RowWarning
 from kvbench.spec.engine import EngineSettings
 from kvbench.spec.suite import MeasureSettings, SloSettings
+from kvbench.sweep.intervals import LEVEL, SLOWER, Interval, follows_steps_alone, interval_of, sensitivity_of
 
 if TYPE_CHECKING:
     from kvbench.costmodel.sources import CostSource
@@ -23,27 +23,6 @@ if TYPE_CHECKING:
 
 METRICS = ("output_tokens_per_s", "ttft_p50_s", "ttft_p99_s", "tpot_p50_s", "tpot_p99_s")
 """What predictions are held to."""
-LEVEL = 0.90
-_LARGEST = 20.0
-"""No interval is wider than by exp of this: beyond it nothing is known."""
-SLOWER = 1.05
-"""How much step times are changed to see what follows from them."""
-
-
-@dataclass(frozen=True, slots=True)
-class Interval:
-    """A predicted value with its 90 % interval; without an interval where nothing is known about errors.
-
-    `sensitivity`: by how many per cent the value changes when all step times change by one; 1 unless it was looked
-    for."""
-
-    value: float
-    low: float | None = None
-    high: float | None = None
-    sensitivity: float = 1.0
-
-    def covers(self, measured: float) -> bool:
-        return self.low is not None and self.high is not None and self.low <= measured <= self.high
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,14 +57,20 @@ def _one(job: CaseJob, source: CostSource, measure: MeasureSettings, slo: SloSet
         plain = {name: Interval(value) for name, value in values.items()}
         return Prediction(job.case_id, plain, (RowWarning("modelled", {"by": source.label}),), found.row)
     settings = EngineSettings.model_validate(job.engine)
-    factor, warnings = outside(source, settings, str(job.cache_state), found.steps or [])
+    reach = Reach.of(source, settings, found.steps or [])
+    factor, warnings = outside(source, settings, str(job.cache_state), reach)
     warnings += list(_few(source, values))
     slow = _values(_slower_row(job, source, measure, slo))
-    metrics = {}
-    for name, value in values.items():
-        sensitivity = _sensitivity(value, slow.get(name))
-        half = half_width(source.scores.get(name, ()), LEVEL, source.cases_left_out)
-        metrics[name] = _interval(value, half, sensitivity, factor)
+    metrics = {
+        name: interval_of(
+            value,
+            source.scores.get(name, ()),
+            groups=source.cases_left_out,
+            sensitivity=sensitivity_of(value, slow.get(name)),
+            factor=factor,
+        )
+        for name, value in values.items()
+    }
     return Prediction(job.case_id, metrics, tuple(warnings), found.row)
 
 
@@ -96,23 +81,10 @@ def _values(row: Mapping[str, Any]) -> dict[str, float]:
 def _slower_row(job: CaseJob, source: FittedFile, measure: MeasureSettings, slo: SloSettings) -> Mapping[str, Any]:
     """The case on a device that is slower by `SLOWER`; nothing where time itself is the only clock, for then every
     metric changes as step times do."""
-    arrival, sessions = (job.workload or {}).get("arrival", {}), (job.workload or {}).get("sessions") or {}
-    if arrival.get("kind") == "all-at-once" and sessions.get("turns", 1) == 1:
+    workload = job.workload or {}
+    if follows_steps_alone(workload.get("arrival", {}), workload.get("sessions")):
         return {}
     return served_case(job, slower(source, SLOWER), measure, slo, lambda share: None, timeout_s=job.timeout_s).row
-
-
-def _sensitivity(value: float, when_slower: float | None) -> float:
-    if not when_slower or value <= 0:
-        return 1.0
-    return abs(math.log(when_slower / value)) / math.log(SLOWER)
-
-
-def _interval(value: float, half: float | None, sensitivity: float, factor: float) -> Interval:
-    if half is None or value <= 0:
-        return Interval(value, sensitivity=sensitivity)
-    wide = math.exp(min(half * max(sensitivity, LEAST_SENSITIVITY) * factor, _LARGEST))
-    return Interval(value, value / wide, value * wide, sensitivity)
 
 
 def _few(source: FittedFile, values: Mapping[str, float]) -> Iterator[RowWarning]:

@@ -16,6 +16,7 @@ import pytest
 from kvbench.analysis.advice.decide import Slo
 from kvbench.analysis.advice.lengths import LengthSample
 from kvbench.analysis.advice.sources import from_run, from_sides
+from kvbench.analysis.conformal import half_width
 from kvbench.cli.main import run as command_line
 from kvbench.costmodel.fitted import slower
 from kvbench.costmodel.fitted_file import with_digest, write_fitted
@@ -24,6 +25,7 @@ from kvbench.errors import CannotRunError, DataError, KvbenchError, UsageError
 from kvbench.geometry.memory import kv_bytes_per_token
 from kvbench.geometry.presets import preset
 from kvbench.store.run import Run
+from kvbench.sweep.advice.predict import floor_of
 from kvbench.sweep.advice.question import Question
 from kvbench.sweep.advice.served import served_by
 from kvbench.sweep.advise import advise
@@ -430,3 +432,30 @@ def test_requests_that_come_more_slowly_than_they_are_served_leave_no_throughput
     assert slow.decision.verdict == "tied"
     assert slow.chosen is not None
     assert slow.chosen.settings.block_size == 16
+
+
+def test_a_cache_that_no_run_had_is_predicted_with_wider_intervals_and_says_so(runs: tuple[Run, Run]) -> None:
+    question = Question(
+        sample=lengths(),
+        results=paths(runs),
+        axes=("block_size", "prefix_cache"),
+        overrides=("block_size=16", "prefix_cache=none,hash"),
+    )
+    found = advise(question)
+    plain, cached = found.rows
+    assert not any("does not know what it costs" in note for note in plain.candidate.notes)
+    assert any("prefix_cache = hash" in note and "interval is wider" in note for note in cached.candidate.notes)
+    assert cached.prediction.factor == pytest.approx(plain.prediction.factor + 0.5, abs=0.05)
+    assert found.gaps.half[0, 1] == pytest.approx(floor_of(found.evidence) * cached.prediction.factor)
+
+
+def test_brackets_of_a_prediction_are_those_of_kvbench_fit(runs: tuple[Run, Run]) -> None:
+    """Half of a bracket by the rule of `analysis/conformal.py`, where two workloads are no more than two errors."""
+    found = advise(Question(sample=lengths(), results=paths(runs)))
+    expected = half_width(list(found.evidence.errors.values()), 0.90, groups=2)
+    assert expected is not None
+    for row in found.rows:
+        rate = row.candidate.tokens_per_s
+        assert rate is not None
+        assert math.log(rate.high / rate.value) == pytest.approx(expected * row.prediction.factor)
+        assert math.log(rate.value / rate.low) == pytest.approx(expected * row.prediction.factor)

@@ -17,9 +17,12 @@ from kvbench.costmodel.fitted import FittedFile
 from kvbench.costmodel.sources import cost_for
 from kvbench.devices.host import Host
 from kvbench.errors import CannotRunError
+from kvbench.measure.domain import Reach, outside
+from kvbench.measure.warnings import text
 from kvbench.sweep.advice.evidence import THROUGHPUT
 from kvbench.sweep.advice.pools import context_of
 from kvbench.sweep.advice.served import Outcome, served_by
+from kvbench.sweep.intervals import interval_of
 
 if TYPE_CHECKING:
     from kvbench.spec.cases import Case
@@ -27,7 +30,6 @@ if TYPE_CHECKING:
     from kvbench.sweep.advice.evidence import Evidence
     from kvbench.sweep.advice.requests import Plan
 
-Z90 = 1.645
 REACH = 1.1
 """How far beyond the counts of the runs a step may go and still count as inside, as a factor"""
 DATASHEET_HALF = 0.02
@@ -35,8 +37,8 @@ DATASHEET_HALF = 0.02
 datasheet's roofline is between two block sizes"""
 WORTH_PROCESSES = 1000
 """Requests to serve in all from which on processes of their own pay"""
-WIDER = 0.5
-"""What an interval grows by for every doubling beyond them"""
+COLD = "cold"
+"""State of the cache as every list of requests begins"""
 FARTHEST = 4.0
 """Beyond this factor nothing is predicted"""
 
@@ -48,8 +50,8 @@ class Prediction:
     outcomes: tuple[Outcome, ...] = ()
     step_s: float | None = None
     """A step that decodes as many sequences as it served on average, at their mean length"""
-    beyond: float = 1.0
-    """How far its largest step lies beyond those that the model was fitted on, as a factor"""
+    factor: float = 1.0
+    """By how much its intervals are wider because the runs had no steps, or no setting, like its own"""
     refusal: str | None = None
     notes: tuple[str, ...] = ()
 
@@ -60,6 +62,8 @@ def predict(evidence: Evidence, settings: EngineSettings, plan: Plan, mean_lengt
     if reason is not None:
         return Prediction(refusal=reason)
     context = context_of(evidence, settings)
+    source = evidence.source
+    reach = Reach.of(source, settings) if isinstance(source, FittedFile) else None
     try:
         cost = cost_for(
             evidence.source,
@@ -71,7 +75,8 @@ def predict(evidence: Evidence, settings: EngineSettings, plan: Plan, mean_lengt
             kv_layout=settings.kv_layout,
         )
         outcomes = tuple(
-            served_by(evidence.geometry, settings, cost, one.requests, one.clients, context) for one in plan.lists
+            served_by(evidence.geometry, settings, cost, one.requests, one.clients, context, reach)
+            for one in plan.lists
         )
     except CannotRunError as error:
         return Prediction(refusal=error.message)
@@ -81,13 +86,17 @@ def predict(evidence: Evidence, settings: EngineSettings, plan: Plan, mean_lengt
         return Prediction(refusal="by the model its steps take no time")
     batch = max(1, round(float(np.mean([outcome.active_mean for outcome in outcomes]))))
     step_s = float(cost.decode_run_s(np.full(batch, round(mean_length), dtype=np.int64), 1)[0])
-    beyond, told = _beyond(evidence, settings, outcomes)
-    if beyond > FARTHEST:
+    far, told = _farthest(evidence, settings, reach)
+    if far > FARTHEST:
         return Prediction(refusal=f"{told}: too far to say anything")
+    factor, warnings = (
+        (1.0, []) if reach is None or not isinstance(source, FittedFile) else outside(source, settings, COLD, reach)
+    )
     rejected = sum(outcome.rejected for outcome in outcomes)
-    notes = (told,) * (beyond > REACH)
+    notes = (told,) * (far > REACH)
+    notes += tuple(text(*warning) for warning in warnings if warning.name == "unseen_setting")
     notes += (f"{rejected} of the requests served are longer than its pool and were rejected",) * (rejected > 0)
-    return Prediction(outcomes, step_s, max(beyond, 1.0), None, notes)
+    return Prediction(outcomes, step_s, factor, None, notes)
 
 
 def _unknown(evidence: Evidence, settings: EngineSettings) -> str | None:
@@ -106,16 +115,15 @@ def _unknown(evidence: Evidence, settings: EngineSettings) -> str | None:
     return None
 
 
-def _beyond(evidence: Evidence, settings: EngineSettings, outcomes: Sequence[Outcome]) -> tuple[float, str]:
+def _farthest(evidence: Evidence, settings: EngineSettings, reach: Reach | None) -> tuple[float, str]:
     """The largest factor by which a count of a step exceeds the model's domain (products of two lengths as their root),
     and a sentence about it."""
     source = evidence.source
-    if not isinstance(source, FittedFile):
+    if not isinstance(source, FittedFile) or reach is None:
         return 1.0, ""
     fit = source.configuration(settings.kv_dtype, settings.kv_scales, settings.kv_layout)
     worst, told = 1.0, ""
-    for name in sorted({name for outcome in outcomes for name in outcome.largest}):
-        largest = max(outcome.largest[name] for outcome in outcomes)
+    for name, largest in sorted(reach.largest.items()):
         high = fit.domain.get(name, (0.0, math.inf))[1] if fit else math.inf
         factor = largest / high if high > 0 else 1.0
         factor = math.sqrt(factor) if name == "prefill_pairs" else factor
@@ -235,9 +243,8 @@ def gaps_of(predictions: Sequence[Prediction], errors: Errors, floor: float) -> 
     if len(by_list) > 1:
         half = np.hypot(half, pooled_half(by_list))
         np.fill_diagonal(half, 0.0)
-    beyond = np.array([p.beyond for p in predictions])
-    wider = np.maximum(beyond[:, np.newaxis], beyond[np.newaxis, :])
-    return Gaps(gaps.value, half * (1.0 + WIDER * np.log2(wider)))
+    factors = np.array([p.factor for p in predictions])
+    return Gaps(gaps.value, half * np.maximum(factors[:, np.newaxis], factors[np.newaxis, :]))
 
 
 def _lists(predictions: Sequence[Prediction]) -> int:
@@ -258,24 +265,30 @@ def floor_of(evidence: Evidence) -> float:
 
 
 def ranges_of(prediction: Prediction, evidence: Evidence, corrections: Floats) -> dict[str, Range | None]:
-    """Throughput and median latencies with 90 % intervals of the model's errors; `corrections` are this candidate's
+    """Throughput and median latencies with 90 % intervals (`sweep/intervals.py`); `corrections` are this candidate's
     errors on other workloads. Without known errors the ends are the value."""
     value = throughput_of(prediction)
     own = corrections[np.isfinite(corrections)]
-    shift = float(own.mean()) * busy_share(prediction) if len(own) > 1 else 0.0
-    found: dict[str, Range | None] = {THROUGHPUT: _ranged(value * math.exp(shift), evidence, THROUGHPUT)}
+    busy = busy_share(prediction)
+    shift = float(own.mean()) * busy if len(own) > 1 else 0.0
+    found: dict[str, Range | None] = {
+        THROUGHPUT: _ranged(value * math.exp(shift), evidence, THROUGHPUT, prediction.factor, busy)
+    }
     for name, metric in (("ttft_s", "ttft_p50_s"), ("tpot_s", "tpot_p50_s")):
         values = [getattr(outcome, name) for outcome in prediction.outcomes if getattr(outcome, name) is not None]
-        found[name] = _ranged(float(np.median(values)) * math.exp(-shift), evidence, metric) if values else None
+        middle = float(np.median(values)) * math.exp(-shift) if values else None
+        found[name] = None if middle is None else _ranged(middle, evidence, metric, prediction.factor)
     return found
 
 
-def _ranged(value: float, evidence: Evidence, metric: str) -> Range:
-    """With the errors that are known of this metric, else those of throughput."""
+def _ranged(value: float, evidence: Evidence, metric: str, factor: float, sensitivity: float = 1.0) -> Range:
+    """By the errors that are known of this metric; of runs, by those of step times, where all cases of a workload count
+    as one."""
     source = evidence.source
-    errors = list(source.errors.get(metric, ())) if isinstance(source, FittedFile) else []
-    errors = errors or list(evidence.errors.values())
-    if len(errors) < 2:
-        return Range(value, value, value)
-    half = Z90 * float(np.sqrt(np.mean(np.square(errors))))
-    return Range(value, value * math.exp(-half), value * math.exp(half))
+    scores = source.scores.get(metric, ()) if isinstance(source, FittedFile) else ()
+    groups = source.cases_left_out if isinstance(source, FittedFile) and scores else None
+    if not scores and evidence.known is not None:
+        scores = tuple(evidence.errors.values())
+        groups = len({case.workload_digest for case in evidence.known.cases})
+    found = interval_of(value, scores, groups=groups, sensitivity=sensitivity, factor=factor)
+    return Range(value, value if found.low is None else found.low, value if found.high is None else found.high)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -20,11 +20,9 @@ if TYPE_CHECKING:
     from kvbench.costmodel.cost import StepCost
     from kvbench.engine.telemetry import RequestRecord, StepRecord
     from kvbench.geometry.model import ModelGeometry
+    from kvbench.measure.domain import Reach
     from kvbench.spec.engine import EngineSettings
     from kvbench.workload.request import Request
-
-READS = ("decode_reads", "prefill_reads", "prefill_pairs", "block_reads")
-"""Columns of a step that count what attention does"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +38,6 @@ class Outcome:
     rejected: int
     busy_share: float
     """Share of the time spent in steps: below 1 where requests come more slowly than they are served"""
-    largest: dict[str, float]
-    """Count of a step → its largest value in any step, by the names of a fitted model's domain"""
 
     @property
     def tokens_per_s(self) -> float:
@@ -55,13 +51,15 @@ def served_by(
     requests: Sequence[Request],
     clients: int | None,
     max_context: int,
+    reach: Reach | None = None,
 ) -> Outcome:
-    """Serve the requests once. Raises `CannotRunError` where the pool cannot hold one sequence."""
+    """Serve the requests once; `reach` is told of every step. Raises `CannotRunError` where the pool cannot hold one
+    sequence."""
     symbolic = _can_be_symbolic(geometry, settings)
     engine = VirtualEngine(
         geometry, settings, cost, weight_dtype=settings.weight_dtype, max_context=max_context, symbolic=symbolic
     )
-    totals = _Totals()
+    totals = _Totals(reach)
     if symbolic:
         records = _by_name(engine, requests, clients, totals)
     else:
@@ -107,24 +105,19 @@ def _by_name(
 class _Totals:
     """Sums over steps, so that no step has to be kept."""
 
+    reach: Reach | None
     busy_s: float = 0.0
     active_s: float = 0.0
-    largest: dict[str, float] = field(default_factory=dict)
 
     def take(self, steps: Collection[StepRecord]) -> None:
+        if self.reach is not None:
+            self.reach.take(steps)
         if isinstance(steps, StepRun):
             seconds = float(steps.columns["duration_s"].sum())
             self.busy_s += seconds
             self.active_s += seconds * steps.base.active_sequences
-            self._note("sequences", steps.base.batch_size)
-            for name in READS:
-                self._note(name, float(steps.column(name).max()))
             return
         for step in steps:
-            self._note("tokens", step.prefill_tokens + step.decode_tokens)
-            self._note("sequences", step.batch_size)
-            for name in READS:
-                self._note(name, getattr(step, name))
             self.busy_s += step.duration_s
             self.active_s += step.duration_s * step.active_sequences
 
@@ -138,11 +131,7 @@ class _Totals:
             active_mean=self.active_s / self.busy_s if self.busy_s else 0.0,
             rejected=len(records) - len(done),
             busy_share=min(1.0, self.busy_s / wall_s) if wall_s > 0 else 0.0,
-            largest=self.largest,
         )
-
-    def _note(self, name: str, value: float) -> None:
-        self.largest[name] = max(self.largest.get(name, 0.0), value)
 
 
 def _median(values: Sequence[float | None]) -> float | None:
