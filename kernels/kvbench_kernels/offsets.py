@@ -26,6 +26,11 @@ class Offsets(NamedTuple):
     head_rows: int
     token_rows: int
 
+    @property
+    def without_v_stride(self) -> tuple[int, ...]:
+        """As append and gather take them, which step through V by its own width."""
+        return (*self[:3], *self[4:])
+
 
 def block_offsets(shape: KernelShape, *, is_latent: bool = False) -> Offsets:
     """Of a pool that holds this layer alone: K `[kv_heads, block_size, k_dim]`, V likewise, then scales of K and of V;

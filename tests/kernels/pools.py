@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 import torch
 
-from kvbench.engine.kvstore.layout import BlockLayout
 from kvbench_kernels.offsets import Offsets
 from kvbench_kernels.reference import Rule
 from tests.attention.batches import Paged
@@ -22,10 +21,6 @@ class FlatPool:
     offsets: Offsets
 
 
-def offsets_of(layout: BlockLayout) -> Offsets:
-    return Offsets(*(getattr(layout, name) for name in Offsets._fields))
-
-
 def flat_pool(case: Paged) -> FlatPool:
     """Layer 0 of the case's store and its batch."""
     layout = case.store.layers[0].layout
@@ -36,7 +31,7 @@ def flat_pool(case: Paged) -> FlatPool:
         torch.from_numpy(case.batch.block_tables[0]),
         torch.from_numpy(case.batch.context_lengths),
         (layout.kv_heads, layout.k_dim, layout.v_dim),
-        offsets_of(layout),
+        layout.offsets,
     )
 
 

@@ -18,7 +18,7 @@ from kvbench_kernels.reference import Rule, attend, decode, prefill
 from kvbench_kernels.specs import KernelShape
 from tests.attention.batches import paged
 from tests.attention.batches import reference as token_by_token
-from tests.kernels.pools import FlatPool, flat_pool, offsets_of, rule_of
+from tests.kernels.pools import FlatPool, flat_pool, rule_of
 
 DTYPES = ("fp32", "fp16", "bf16", "fp8_e4m3", "fp8_e5m2", "int8")
 
@@ -83,13 +83,13 @@ def test_offsets_are_those_of_the_store(kv_dtype: str, scales: str, layout: str)
         shape = KernelShape(
             "bf16", kv_dtype, stored.has_scales, block_size, kv_heads, kv_heads, k_dim, v_dim, layout, 1, 1
         )
-        assert _used(block_offsets(shape), stored.has_scales) == _used(offsets_of(stored), stored.has_scales)
+        assert _used(block_offsets(shape), stored.has_scales) == _used(stored.offsets, stored.has_scales)
         latent = block_layout(
             LayerGroup("latent", (0,), 1, k_dim, 0, None), StoredForm(kv_dtype, block_size, scales, layout), None, 4
         )
         shape = KernelShape("bf16", kv_dtype, latent.has_scales, block_size, 8, 1, k_dim, 4, layout, 1, 1)
         latent_offsets = block_offsets(shape, is_latent=True)
-        assert _used(latent_offsets, latent.has_scales) == _used(offsets_of(latent), latent.has_scales)
+        assert _used(latent_offsets, latent.has_scales) == _used(latent.offsets, latent.has_scales)
 
 
 def _args(pool: FlatPool) -> tuple[Any, ...]:

@@ -29,18 +29,18 @@ def test_decode_and_gather_agree_with_their_pages(kv_dtype: str, name: str) -> N
     case = paged(kv_dtype, 5, (6, 2), (24, 40), CONTEXTS, window=None if window > 1000 else window, rule=rule)
     view = case.store.layers[0]
     y = view.layout
-    offsets = (y.block_size, y.block_elements, y.v_base, y.block_scales, y.k_scale_base, y.v_scale_base)
-    offsets += (y.head_rows, y.token_rows)
     tables, lengths = case.batch.block_tables[0], case.batch.context_lengths
     dims = (y.kv_heads, y.k_dim, y.v_dim)
     sinks = np.empty(0, np.float32) if rule.sinks is None else rule.sinks.numpy()
-    numbers = (window, rule.scale_for(24), rule.soft_cap, *dims, *offsets[:3], y.v_stride, *offsets[3:])
+    numbers = (window, rule.scale_for(24), rule.soft_cap, *dims, *y.offsets)
     expected = decode_numba.reference(case.q.numpy(), view.flat, view.flat_scales, tables, lengths, sinks, *numbers)
     np.testing.assert_allclose(attend("numba", case).numpy(), expected, atol=5e-6)
     for table, length in zip(tables, CONTEXTS, strict=True):
         first = max(0, length - window)
         k, v = case.store.gather(0, torch.from_numpy(table), length, first)
-        plain = gather_numba.reference(view.flat, view.flat_scales, table, first, length, *dims, *offsets)
+        plain = gather_numba.reference(
+            view.flat, view.flat_scales, table, first, length, *dims, *y.offsets.without_v_stride
+        )
         for got, wanted in zip((k, v), plain, strict=True):
             np.testing.assert_allclose(got.numpy(), wanted, rtol=1e-6)
 

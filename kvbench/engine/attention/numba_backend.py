@@ -81,15 +81,7 @@ class NumbaAttention:
             layout.kv_heads,
             layout.k_dim,
             layout.v_dim,
-            layout.block_size,
-            layout.block_elements,
-            layout.v_base,
-            layout.v_stride,
-            layout.block_scales,
-            layout.k_scale_base,
-            layout.v_scale_base,
-            layout.head_rows,
-            layout.token_rows,
+            *layout.offsets,
             *self._arguments(config, self._parts(self._staged.decode_tokens[group] * layout.kv_heads * row)),
         )
 

@@ -177,15 +177,7 @@ class TritonAttention:
             "kv_heads": layout.kv_heads,
             "k_dim": layout.k_dim,
             "v_dim": layout.v_dim,
-            "block_size": layout.block_size,
-            "block_elements": layout.block_elements,
-            "v_base": layout.v_base,
-            "v_stride": layout.v_stride,
-            "block_scales": layout.block_scales,
-            "k_scale_base": layout.k_scale_base,
-            "v_scale_base": layout.v_scale_base,
-            "head_rows": layout.head_rows,
-            "token_rows": layout.token_rows,
+            **layout.offsets._asdict(),
         }
 
 

@@ -17,6 +17,7 @@ import torch
 from kvbench.errors import InternalError, UsageError
 from kvbench.geometry.dtypes import canonical_dtype, scales_per_token, storage_dtype
 from kvbench.geometry.memory import layer_block_bytes
+from kvbench_kernels.offsets import Offsets
 
 if TYPE_CHECKING:
     from kvbench.geometry.model import LayerGroup
@@ -36,30 +37,22 @@ _SCALE_BYTES = 4
 
 @dataclass(frozen=True, slots=True)
 class BlockLayout:
-    """Offsets within one block of one layer; `…_base`, `v_stride` and `block_elements` count elements of the stored
-    dtype, `…scale_base` and `block_scales` count float32.
-
-    `block_elements` and `block_scales` lead to the next block: in a pool of unequal layers a narrow one uses the first
-    `block_bytes` of its row. `v_stride` is the size of one row of V (a latent layer's V is part of its K). The row of
-    head h at place p is number h · `head_rows` + p · `token_rows`.
-    """
+    """What one block of one layer holds, and where: `offsets` are in the kernels' order and units. In a pool of unequal
+    layers a narrow one uses the first `block_bytes` of its row; a latent layer's V is part of its K."""
 
     kv_dtype: str
-    block_size: int
     kv_heads: int
     k_dim: int
     v_dim: int
     is_latent: bool
     block_bytes: int
-    block_elements: int
-    v_base: int
-    v_stride: int
     has_scales: bool
-    block_scales: int
-    k_scale_base: int
-    v_scale_base: int
-    head_rows: int
-    token_rows: int
+    offsets: Offsets
+
+    @property
+    def block_size(self) -> int:
+        """Tokens."""
+        return self.offsets.block_size
 
     @property
     def element(self) -> torch.dtype:
@@ -99,21 +92,16 @@ def block_layout(
     has_scales = storage_dtype(name).scale_bytes > 0 and scales_per_token(form.kv_scales)
     if has_scales and (first_scale + (1 if is_latent else 2) * tokens) * _SCALE_BYTES > block_bytes:
         raise InternalError(f"a block of {block_bytes} bytes has no room for its scales")
-    return BlockLayout(
-        kv_dtype=name,
+    offsets = Offsets(
         block_size=block_size,
-        kv_heads=group.kv_heads,
-        k_dim=group.k_head_dim,
-        v_dim=latent_rank if is_latent else group.v_head_dim,
-        is_latent=is_latent,
-        block_bytes=block_bytes,
         block_elements=row_bytes // itemsize,
         v_base=0 if is_latent else tokens * group.k_head_dim,
         v_stride=group.k_head_dim if is_latent else group.v_head_dim,
-        has_scales=has_scales,
         block_scales=row_bytes // _SCALE_BYTES,
         k_scale_base=first_scale,
         v_scale_base=first_scale if is_latent else first_scale + tokens,
         head_rows=block_size if form.kv_layout == "hnd" else 1,
         token_rows=1 if form.kv_layout == "hnd" else group.kv_heads,
     )
+    v_dim = latent_rank if is_latent else group.v_head_dim
+    return BlockLayout(name, group.kv_heads, group.k_head_dim, v_dim, is_latent, block_bytes, has_scales, offsets)

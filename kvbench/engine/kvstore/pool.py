@@ -103,14 +103,14 @@ def _layer_view(layout: BlockLayout, layer: Tensor, tensor_scales: tuple[float, 
     scales = layer.view(torch.float32) if layout.has_scales else None
     k_tensor_scale, v_tensor_scale = tensor_scales or (None, None)
     on_cpu = layer.device.type == "cpu"
-    flat = layer.view(-1).numpy() if on_cpu else None
+    flat, at = layer.view(-1).numpy() if on_cpu else None, layout.offsets
     k = _part(layout, elements, 0, layout.k_dim)
     return LayerView(
         layout=layout,
         k=k,
-        v=k[..., : layout.v_dim] if layout.is_latent else _part(layout, elements, layout.v_base, layout.v_dim),
-        k_scale=None if scales is None else _part(layout, scales, layout.k_scale_base, 1).squeeze(-1),
-        v_scale=None if scales is None else _part(layout, scales, layout.v_scale_base, 1).squeeze(-1),
+        v=k[..., : layout.v_dim] if layout.is_latent else _part(layout, elements, at.v_base, layout.v_dim),
+        k_scale=None if scales is None else _part(layout, scales, at.k_scale_base, 1).squeeze(-1),
+        v_scale=None if scales is None else _part(layout, scales, at.v_scale_base, 1).squeeze(-1),
         elements=elements.view(-1),
         scales=None if scales is None else scales.view(-1),
         flat=None if flat is None else flat.view(_BIT_FORMS[layout.element]),
@@ -124,6 +124,6 @@ def _part(layout: BlockLayout, blocks: Tensor, base: int, size: int) -> Tensor:
     """`[blocks, kv_heads, block_size, size]` of the elements from `base` on."""
     heads, tokens = layout.kv_heads, layout.block_size
     part = blocks[:, base : base + heads * tokens * size]
-    if layout.token_rows == 1:
+    if layout.offsets.token_rows == 1:
         return part.unflatten(1, (heads, tokens, size))
     return part.unflatten(1, (tokens, heads, size)).transpose(1, 2)

@@ -77,14 +77,7 @@ class NumbaIO:
             view.flat,
             view.flat_scales,
             slots.contiguous().numpy(),
-            layout.block_size,
-            layout.block_elements,
-            layout.v_base,
-            layout.block_scales,
-            layout.k_scale_base,
-            layout.v_scale_base,
-            layout.head_rows,
-            layout.token_rows,
+            *layout.offsets.without_v_stride,
             self._parts(k.numel() + v.numel()),
         )
         if bad >= 0:
@@ -101,14 +94,7 @@ class NumbaIO:
             start,
             k.numpy(),
             v.numpy(),
-            layout.block_size,
-            layout.block_elements,
-            layout.v_base,
-            layout.block_scales,
-            layout.k_scale_base,
-            layout.v_scale_base,
-            layout.head_rows,
-            layout.token_rows,
+            *layout.offsets.without_v_stride,
             self._parts(k.numel() + v.numel()),
         )
         for x, tensor_scale in ((k, view.k_tensor_scale), (v, view.v_tensor_scale)):

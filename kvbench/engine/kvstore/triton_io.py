@@ -22,20 +22,12 @@ class TritonIO(TorchIO):
         self._write = write_triton.write
 
     def write(self, view: LayerView, k: Tensor, v: Tensor, slots: Tensor) -> None:
-        layout = view.layout
         self._write(
             k,
             v,
             view.elements,
             view.scales,
             slots,
-            layout.block_size,
-            layout.block_elements,
-            layout.v_base,
-            layout.block_scales,
-            layout.k_scale_base,
-            layout.v_scale_base,
-            layout.head_rows,
-            layout.token_rows,
+            *view.layout.offsets.without_v_stride,
             None if view.k_tensor_scale is None else (view.k_tensor_scale, view.v_tensor_scale or 1.0),
         )
