@@ -16,7 +16,7 @@ from kvbench.store.files import replacing
 from kvbench.sweep.live import Facts, SweepMetrics
 
 if TYPE_CHECKING:
-    from kvbench.store.run import RunFolder
+    from kvbench.store.run_folder import RunFolder
     from kvbench.sweep.metrics_server import MetricsServer
     from kvbench.sweep.plan import SweepPlan
 

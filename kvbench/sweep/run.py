@@ -14,7 +14,8 @@ from kvbench.measure.supervise import Lost, OnEvent, OnLost, run_worker
 from kvbench.measure.virtual_case import VirtualBench
 from kvbench.spec.load import LoadedSuite, load_suite
 from kvbench.store.parts import Sample
-from kvbench.store.run import Run, RunFolder, open_run
+from kvbench.store.run import Run, open_run
+from kvbench.store.run_folder import RunFolder
 from kvbench.sweep.headline import headline
 from kvbench.sweep.live_output import LiveOutput
 from kvbench.sweep.plan import PlannedCase, SweepPlan

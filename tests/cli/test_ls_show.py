@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from kvbench.cli.main import run
-from kvbench.store.run import RunFolder
+from kvbench.store.run_folder import RunFolder
 from tests.report.test_tables import EVIL
 from tests.store.samples import case_id, plan, run_folder, sample
 

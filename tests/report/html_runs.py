@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from kvbench.store.parts import Sample
-from kvbench.store.run import Run, RunFolder, open_run
+from kvbench.store.run import Run, open_run
+from kvbench.store.run_folder import RunFolder
 from tests.store.samples import case_id, plan, request_record, step_record
 
 Row = Callable[[dict[str, Any], int], dict[str, Any]]

@@ -13,7 +13,8 @@ from kvbench.analysis.claims.registry import CHECKERS
 from kvbench.report.claims import claim_lines, claim_markdown
 from kvbench.report.tables import render_run
 from kvbench.spec.load import load_suite
-from kvbench.store.run import Run, RunFolder, open_run
+from kvbench.store.run import Run, open_run
+from kvbench.store.run_folder import RunFolder
 from tests.analysis.claims.test_judge import CLAIM
 from tests.report.test_tables import EVIL
 from tests.store.samples import plan, sample

@@ -17,7 +17,8 @@ from kvbench.report.html.contents import Contents
 from kvbench.report.html.figure import ROWS_MOST, Figure
 from kvbench.report.html.markup import Html, el, script_json, text
 from kvbench.store.parts import Sample
-from kvbench.store.run import Run, RunFolder, open_run
+from kvbench.store.run import Run, open_run
+from kvbench.store.run_folder import RunFolder
 from tests.report.html_runs import axes_run
 from tests.report.test_html_data import engine
 from tests.report.test_tables import EVIL, evil_run

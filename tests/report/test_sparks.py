@@ -14,7 +14,8 @@ from rich.console import Console
 
 from kvbench.report.sparks import ASCII, BLOCKS, Ink, bar, ink_for, over_time, sparkline
 from kvbench.report.tables import render_run
-from kvbench.store.run import Run, RunFolder, open_run
+from kvbench.store.run import Run, open_run
+from kvbench.store.run_folder import RunFolder
 from tests.store.samples import plan, sample, step_record
 
 finite = st.floats(0, 1e12)

@@ -15,7 +15,8 @@ from kvbench.report.cells import metric_cell, metric_label
 from kvbench.report.tables import render_run
 from kvbench.store.case_columns import METRICS
 from kvbench.store.parts import Sample
-from kvbench.store.run import Run, RunFolder, open_run
+from kvbench.store.run import Run, open_run
+from kvbench.store.run_folder import RunFolder
 from kvbench.tabulate import FORMATS
 from tests.store.samples import case_id, plan, run_folder, sample
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from kvbench.engine.telemetry import RequestRecord, StepRecord
 from kvbench.store.parts import Sample
-from kvbench.store.run import RunFolder
+from kvbench.store.run_folder import RunFolder
 from kvbench.workload.request import Request, Segment
 
 

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 
 from kvbench.store import files
 from kvbench.store.manifest import build_manifest, workload_summary
-from kvbench.store.run import RunFolder
+from kvbench.store.run_folder import RunFolder
 from kvbench.store.schemas import schema, table_of
 from tests.store.samples import case_id, plan
 

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from kvbench.store.files import HashedFile
-from kvbench.store.run import RunFolder, open_run
+from kvbench.store.run import open_run
+from kvbench.store.run_folder import RunFolder
 from tests.store.samples import case_id, plan, request, sample
 
 

@@ -14,7 +14,8 @@ import pytest
 from kvbench.errors import CannotRunError, KvbenchError, UsageError
 from kvbench.store.files import HashedFile
 from kvbench.store.parts import Sample
-from kvbench.store.run import RunFolder, open_run
+from kvbench.store.run import open_run
+from kvbench.store.run_folder import RunFolder
 from tests.store.samples import plan, request, request_record, sample
 
 

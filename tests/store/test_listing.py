@@ -14,7 +14,7 @@ import pytest
 
 from kvbench.errors import UsageError
 from kvbench.store.listing import SORTS, entry_of, list_runs
-from kvbench.store.run import RunFolder
+from kvbench.store.run_folder import RunFolder
 from tests.store.samples import plan, run_folder, sample
 
 

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from kvbench.errors import DataError
 from kvbench.store.manifest import build_manifest, check_shape, differences, flat_fields
-from kvbench.store.run import RunFolder, open_run
+from kvbench.store.run import open_run
+from kvbench.store.run_folder import RunFolder
 from tests.store.samples import plan, run_folder, sample
 
 ENVIRONMENT = {

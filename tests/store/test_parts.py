@@ -9,7 +9,8 @@ import pytest
 from kvbench.errors import InternalError
 from kvbench.measure.warnings import RowWarning
 from kvbench.store.parts import read_part, read_parts, write_part
-from kvbench.store.run import RunFolder, open_run
+from kvbench.store.run import open_run
+from kvbench.store.run_folder import RunFolder
 from tests.store.samples import plan, sample, step_record
 
 

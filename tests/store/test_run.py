@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from kvbench.errors import DataError, UsageError
-from kvbench.store import run as run_module
-from kvbench.store.run import RunFolder, open_run
+from kvbench.store import run_folder as writing
+from kvbench.store.run import open_run
+from kvbench.store.run_folder import RunFolder
 from tests.store.samples import case_id, plan, request, run_folder, sample
 
 
@@ -59,7 +60,7 @@ def test_sealing_leaves_five_files_with_their_digests_and_can_be_repeated(tmp_pa
 
 
 def test_a_long_sweep_seals_on_its_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run_module, "SEAL_EVERY", 5)
+    monkeypatch.setattr(writing, "SEAL_EVERY", 5)
     path = run_folder(tmp_path, 6, 2)
     assert len(list((path / "parts").iterdir())) == 2
     assert len(open_run(path).cases) == 12

@@ -8,7 +8,8 @@ import tomllib
 from pathlib import Path
 
 from kvbench.errors import CannotRunError
-from kvbench.store.run import Run, RunFolder, open_run
+from kvbench.store.run import Run, open_run
+from kvbench.store.run_folder import RunFolder
 from kvbench.sweep.sides import Side
 from tests.store.samples import plan, sample
 

@@ -11,7 +11,8 @@ import numpy as np
 from kvbench.costmodel.fitted import FittedFile, slower
 from kvbench.measure.virtual_case import served_case
 from kvbench.spec.load import LoadedSuite, load_suite
-from kvbench.store.run import Run, RunFolder, open_run
+from kvbench.store.run import Run, open_run
+from kvbench.store.run_folder import RunFolder
 from kvbench.sweep.planner import make_plan
 from tests.costmodel.fitted_samples import fitted_file
 

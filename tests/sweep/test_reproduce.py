@@ -105,7 +105,7 @@ def test_threads_and_memory_are_those_of_the_manifest_and_another_device_is_refu
     tmp_path: Path, mini: Callable[..., LoadedSuite], capsys: pytest.CaptureFixture[str]
 ) -> None:
     from kvbench.measure.environment import capture
-    from kvbench.store.run import RunFolder
+    from kvbench.store.run_folder import RunFolder
     from kvbench.sweep.planner import make_plan
 
     facts = {**make_plan(mini()).to_dict(), "environment": capture()}

@@ -13,7 +13,7 @@ from kvbench.errors import CannotRunError, UsageError
 from kvbench.measure.job import sample_row
 from kvbench.spec.load import LoadedSuite
 from kvbench.store.parts import Sample
-from kvbench.store.run import RunFolder
+from kvbench.store.run_folder import RunFolder
 from kvbench.sweep import machine, planner, resolve
 from kvbench.sweep.planner import make_plan
 from kvbench.sweep.run import run_suite
