@@ -98,7 +98,7 @@ class EngineLoop:
         self.vocab_size = vocab_size
         self.clock: Clock = clock or WallClock()
         self.scheduler = Scheduler(manager, settings)
-        self.scheduler.timer = self.clock.now
+        self.scheduler.seating.timer = self.clock.now
         if drafter is not None:
             self.scheduler.speculation = Speculation(drafter, settings.draft_tokens)
         self._recorder = Recorder(block_bytes, manager.settings.block_size, model)

@@ -8,28 +8,28 @@ some of which are still on their way, and no seat; nothing of it is scheduled.
 from __future__ import annotations
 
 import sys
-from bisect import bisect_left, insort
+from bisect import bisect_left
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from kvbench.engine.branching import Branching
 from kvbench.engine.decodes import DecodeSet
-from kvbench.engine.duplicates import computed_by
 from kvbench.engine.policies.registry import admission_policy, batch_policy, order_of, preemption_policy, victim_policy
 from kvbench.engine.preempting import Preempting
 from kvbench.engine.schedule import Piece, Schedule
+from kvbench.engine.seating import Seating
 from kvbench.engine.sequence import Mark
 from kvbench.engine.speculation.acceptance import accept
 from kvbench.engine.waiting import WaitingQueue
 from kvbench.errors import InternalError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Iterable
 
     from numpy.typing import NDArray
 
-    from kvbench.cache.types import AppendPlan, CacheManager, Plan
+    from kvbench.cache.types import AppendPlan, CacheManager
     from kvbench.engine.job import Job
     from kvbench.engine.sequence import Sequence
     from kvbench.engine.speculation.budget import Speculation
@@ -48,11 +48,9 @@ class Scheduler:
         self.preemption = preemption_policy(settings.preemption)
         self.overlaps = settings.promotion == "overlapped"
         self.max_sequences = settings.max_sequences
-        self.max_loading = manager.settings.max_sequences - settings.max_sequences
         self.max_batch_tokens = settings.max_batch_tokens
         is_bounded = settings.order != "fcfs" or settings.deduplicate_prefixes
         limit = settings.starvation_limit if is_bounded else sys.maxsize
-        self.deduplicates = settings.deduplicate_prefixes
         self.waiting = WaitingQueue(order_of(settings.order, manager), limit)
         self.swapped: list[Sequence] = []
         self.prefilling: list[Sequence] = []
@@ -60,10 +58,9 @@ class Scheduler:
         self.held: list[Sequence] = []
         self.branching = Branching(self)
         self.preempting = Preempting(self)
+        self.seating = Seating(self)
         self.speculation: Speculation | None = None
         self.step = Schedule()
-        self.timer: Callable[[], float] | None = None
-        """Seconds, to time look-ups with"""
 
     @property
     def num_running(self) -> int:
@@ -108,7 +105,7 @@ class Scheduler:
             step.admissions, step.preemptions = after.admissions, after.preemptions
         self.waiting.order.begin_step()
         if self.overlaps:
-            self._seat_arrived()
+            self.seating.seat_arrived()
         self.policy.fill(self, self.max_batch_tokens)
         if step.is_empty and self.has_work and not step.failed and not self._room_is_coming():
             raise InternalError(f"{self.num_running} sequences run and {self.num_waiting} wait, yet none can proceed")
@@ -197,9 +194,9 @@ class Scheduler:
     def admit_chunks(self, budget: int) -> int:
         """New prompts begin by what is left of the budget."""
         spent = 0
-        while spent < budget and (found := self._candidate(budget - spent)) is not None:
+        while spent < budget and (found := self.seating.candidate(budget - spent)) is not None:
             sequence, plan = found
-            self._seat(sequence, plan)
+            self.seating.seat(sequence, plan)
             if not sequence.is_loading:
                 spent += self._compute(sequence, min(sequence.missing, budget - spent))
         return spent
@@ -207,83 +204,20 @@ class Scheduler:
     def admit_whole(self, budget: int, spent: int = 0) -> int:
         """New prompts are computed whole while the budget lasts, at least one. Cached tokens cost no budget (E15)."""
         before = spent
-        while (found := self._candidate()) is not None:
+        while (found := self.seating.candidate()) is not None:
             sequence, plan = found
             tokens = sequence.length - plan.cached_tokens
             if spent > 0 and spent + tokens > budget:
                 break
-            self._seat(sequence, plan)
+            self.seating.seat(sequence, plan)
             if not sequence.is_loading:
                 spent += self._compute(sequence, tokens)
         return spent - before
 
     def seat_batch(self) -> None:
         """Everyone first in line who fits takes a seat, blocks for the whole prompt included."""
-        while (found := self._candidate()) is not None:
-            self._seat(*found)
-
-    def _candidate(self, limit: int | None = None) -> tuple[Sequence, Plan] | None:
-        """Who is admitted next, with the plan for its first `limit` tokens (None: all); None when nobody is."""
-        while (sequence := self._first_in_line()) is not None:
-            plan = self._plan(sequence, sequence.length if limit is None else min(sequence.length, limit))
-            if self.deduplicates and sequence.swapped is None and self._waits_for_another(sequence, plan):
-                continue
-            return (sequence, plan) if plan.fits and self.admission.admits(sequence, plan, self) else None
-        return None
-
-    def _waits_for_another(self, sequence: Sequence, plan: Plan) -> bool:
-        """Park the first in line while a running prefill computes blocks that it would hit a little later."""
-        if self.waiting.is_overdue(sequence):
-            return False
-        found = computed_by(sequence, plan.cached_tokens, self.prefilling, self.manager.settings.block_size)
-        if found is None:
-            return False
-        leader, until = found
-        self.waiting.park(sequence, leader, until)
-        return True
-
-    def _first_in_line(self) -> Sequence | None:
-        """Who may be admitted next, the swapped first (E42). Nobody in a step that preempted: the room was made for
-        those who run. Who loads takes a row and no seat (E33)."""
-        rows_taken = self.num_running + len(self.held) + self.branching.reserved_seats
-        has_preempted = self.step.preemptions > 0 and self.num_running > 0
-        if has_preempted or not self.num_waiting or rows_taken >= self.manager.settings.max_sequences:
-            return None
-        seats_taken = rows_taken - self.num_loading
-        first = self.swapped[0] if self.swapped else self.waiting.first()
-        if first is None or max(seats_taken, rows_taken - self.max_loading) + first.seats > self.max_sequences:
-            return None
-        return first
-
-    def _plan(self, sequence: Sequence, hold_tokens: int) -> Plan:
-        promise, again = self.admission.promise(sequence), sequence.cached_tokens is not None
-        forks = 0 if sequence.group is None else self.branching.fork_blocks(sequence, promise)
-        started = self.timer() if self.timer is not None else 0.0
-        plan = self.manager.plan(
-            sequence.content,
-            hold_tokens,
-            promise,
-            readmission=again,
-            fork_blocks=forks,
-            swapped=sequence.swapped,
-        )
-        if self.timer is not None:
-            self.step.lookup_s += self.timer() - started
-        return plan
-
-    def _seat(self, sequence: Sequence, plan: Plan) -> None:
-        admitted = self.manager.commit(plan)
-        if sequence.swapped is None:
-            self.waiting.admit(sequence)
-        else:
-            self.swapped.remove(sequence)
-            self.manager.give_up_swapped(sequence.swapped)
-            sequence.swapped = None
-        sequence.sit_down(admitted.row, admitted.cached_tokens, plan.hold_tokens)
-        sequence.is_loading = self.overlaps and self.manager.is_loading(admitted.row)
-        insort(self.prefilling, sequence, key=lambda other: other.order)
-        self.branching.reserved_seats += sequence.seats - 1
-        self.step.admissions += 1
+        while (found := self.seating.candidate()) is not None:
+            self.seating.seat(*found)
 
     def _compute(self, sequence: Sequence, count: int) -> int:
         """A piece of the prompt; its slots were promised at the admission, so they are there."""
@@ -296,16 +230,6 @@ class Scheduler:
             sequence.held = piece.end
         self.step.pieces.append(piece)
         return count
-
-    def _seat_arrived(self) -> None:
-        """Whose blocks have all arrived takes a seat, the first in line first; the others go on loading."""
-        loading = [sequence for sequence in self.prefilling if sequence.is_loading]
-        taken = self.num_running + self.branching.reserved_seats - sum(sequence.seats for sequence in loading)
-        free = self.max_sequences - len(self.held) - taken
-        for sequence in loading:
-            if free >= sequence.seats and not self.manager.is_loading(sequence.table_row):
-                sequence.is_loading = False
-                free -= sequence.seats
 
     def _room_is_coming(self) -> bool:
         """Copies are under way: somebody's blocks arrive, or blocks that were given up come back."""

@@ -211,7 +211,7 @@ def test_prefix_lookup_s_is_the_time_spent_on_admission_plans_and_nothing_else()
     """A clock for plans alone, on which reading the time takes a second: a step's look-ups are its plans."""
     engine = fake_engine(64, prefix_cache="hash", batch_policy="continuous", max_sequences=2)
     readings = iter(range(10_000))
-    engine.scheduler.timer = lambda: float(next(readings))
+    engine.scheduler.seating.timer = lambda: float(next(readings))
     plans: list[int] = [0]
     plan = engine.manager.plan
 
