@@ -11,7 +11,8 @@ import numpy as np
 
 from kvbench.costmodel.features import ONE_LAYER, LayerWindows
 from kvbench.engine.clock import WallClock
-from kvbench.engine.copies import Moved, arriving
+from kvbench.engine.copies import Moved
+from kvbench.engine.copying import Copying
 from kvbench.engine.group import sequence_of
 from kvbench.engine.invariants import check_scheduler
 from kvbench.engine.keys import token_keys
@@ -101,13 +102,10 @@ class EngineLoop:
         self.scheduler.seating.timer = self.clock.now
         if drafter is not None:
             self.scheduler.speculation = Speculation(drafter, settings.draft_tokens)
+        is_blocking = settings.promotion == "blocking"
+        self.copying = Copying(self.scheduler, runner, self.clock, is_blocking=is_blocking)
         self._recorder = Recorder(block_bytes, manager.settings.block_size, model)
         self._check = check
-        self._blocking = settings.promotion == "blocking"
-        self._under_way = self._arriving = 0
-        """Copies that were begun and have not ended; of these, the ones that sequences wait for"""
-        self.disk_error: str | None = None
-        """Why the disk tier was switched off"""
         self._live: dict[int, Sequence] = {}
         self._finished: list[RequestRecord] = []
         self._outputs: dict[int, list[list[int]]] = {}
@@ -123,6 +121,11 @@ class EngineLoop:
     def steps(self) -> int:
         """Steps since the start or the last reset."""
         return self._recorder.steps
+
+    @property
+    def disk_error(self) -> str | None:
+        """Why the disk tier was switched off; None while it serves."""
+        return self.copying.disk_error
 
     @property
     def has_work(self) -> bool:
@@ -211,63 +214,23 @@ class EngineLoop:
     def _schedule(self, now_s: float, moved: Moved) -> Schedule:
         """A step in which something can be computed, its block copies under way and what it reads in its place. Waits
         for copies only when there is nothing else to do."""
-        if self._under_way:
-            self._settle(self.runner.poll(), moved)
+        copying = self.copying
+        copying.poll(moved)
         schedule = self.scheduler.schedule(now_s)
-        begun, attempts = self._move_blocks(moved), 0
+        begun, attempts = copying.begin(moved), 0
         while schedule.is_empty and not schedule.failed and self.has_work:
-            attempts = 0 if begun or self._under_way else attempts + 1
+            attempts = 0 if begun or copying.under_way else attempts + 1
             if attempts > _ATTEMPTS:
                 raise InternalError("sequences wait for block copies, and none is under way")
-            if self._under_way:
-                self._wait(moved)
+            if copying.under_way:
+                copying.wait(moved)
             schedule = self.scheduler.schedule(self.clock.now(), after=schedule)
-            begun = self._move_blocks(moved)
+            begun = copying.begin(moved)
         return schedule
-
-    def _move_blocks(self, moved: Moved) -> int:
-        """Begin the copies that the schedule decided, before anything else touches KV; how many."""
-        transfers = self.manager.take_transfers()
-        if transfers:
-            begun = self.clock.now()
-            self._under_way += len(transfers)
-            self._arriving += arriving(transfers)
-            outcome = self.runner.start(transfers)
-            if outcome.done:
-                self.scheduler.preemption.saw_copies(len(outcome.done), self.clock.now() - begun)
-            self._settle(outcome, moved)
-        while self._arriving and self._blocking:
-            self._wait(moved)
-        return len(transfers)
-
-    def _wait(self, moved: Moved) -> None:
-        begun = self.clock.now()
-        outcome = self.runner.poll(wait=True)
-        moved.promotion_stall_s += self.clock.now() - begun
-        if not len(outcome):
-            raise InternalError(f"{self._under_way} block copies are under way, and none of them ends")
-        self._settle(outcome, moved)
-
-    def _settle(self, outcome: Outcome, moved: Moved) -> None:
-        """Tell the books what has ended. Whose blocks did not come falls back to computing them."""
-        moved.add(outcome)
-        if len(outcome):
-            self._under_way -= len(outcome)
-            self._arriving -= arriving(outcome.done) + arriving(outcome.failed)
-            # Failures first: what was copied on from a block that failed in the same batch is bad as well.
-            spoiled = set(self.manager.fail(outcome.failed)) if outcome.failed else set()
-            spoiled |= set(self.manager.complete(outcome.done))
-            if spoiled:
-                self.scheduler.fall_back(sorted(spoiled))
-        if outcome.disk_error is not None and self.disk_error is None:
-            self.disk_error = outcome.disk_error
-            self.manager.switch_off_disk()
 
     def settle(self) -> None:
         """Carry out what is decided and wait for all copies under way, those of requests that are gone included."""
-        self._move_blocks(Moved())
-        while self._under_way:
-            self._wait(Moved())
+        self.copying.finish()
 
     def _compute(self, schedule: Schedule) -> NDArray[np.int64]:
         """The step's sampled tokens, in the order of `schedule.sampling_sequences`."""

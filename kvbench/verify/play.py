@@ -158,9 +158,8 @@ class _Session:
 
     def _lose_the_disk(self) -> None:
         """It can no longer be written: what the runner reports goes through the loop."""
-        if self.scenario.disk_blocks and not self.engine.disk_error:
-            self.engine.disk_error = "lost by the verification"
-            self.engine.manager.switch_off_disk()
+        if self.scenario.disk_blocks:
+            self.engine.copying.lose_disk("lost by the verification")
             self.engine.check_invariants()
 
     def _evict(self, count: int) -> None:
