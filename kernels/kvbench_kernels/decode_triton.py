@@ -53,24 +53,14 @@ import triton
 import triton.language as tl
 
 from kvbench_kernels.offsets import block_offsets
-from kvbench_kernels.triton_runtime import (
-    TRITON_NAMES,
-    compile_of,
-    decoded,
-    dot,
-    narrowed,
-    next_power_of_two,
-    scores_base2,
-    window_of,
-)
+from kvbench_kernels.triton_launches import padded, refused
+from kvbench_kernels.triton_runtime import TRITON_NAMES, compile_of, decoded, dot, narrowed, scores_base2, window_of
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from kvbench_kernels.specs import CompileSpec, KernelShape
 
-LEAST_ROWS = 16
-"""Rows, columns and depth that a matrix product on tensor cores takes at least."""
 V_UNITS = {torch.int8: 32.0, torch.float8_e4m3fn: 128.0, torch.float8_e5m2: 16384.0}
 """What scales of V are multiplied by, and the result divided."""
 _LEAST_TOKENS = 128
@@ -437,19 +427,13 @@ def _default(in_float32: bool, widest: int) -> Config:
 def allowed(shape: KernelShape, config: Config) -> str | None:
     """Why the kernel cannot run this shape so; None when it can."""
     group = shape.query_heads // max(1, shape.kv_heads)
-    if shape.query_dtype not in ("fp16", "bf16", "fp32") or shape.kv_dtype not in DTYPES:
-        return f"no kernel for queries of {shape.query_dtype} and KV of {shape.kv_dtype}"
     if shape.query_tokens != 1:
         return f"decode has one query a sequence, not {shape.query_tokens}"
     if shape.kv_heads < 1 or group * shape.kv_heads != shape.query_heads or group < 1:
         return f"{shape.query_heads} query heads cannot share {shape.kv_heads} KV heads"
-    for name in ("tile", "head_rows"):
-        value = getattr(config, name)
-        if value < LEAST_ROWS or value & (value - 1):
-            return f"{name} {value} is not a power of two of {LEAST_ROWS} or more"
-    if config.warps not in (1, 2, 4, 8, 16) or config.stages < 1:
-        return f"{config.warps} warps and {config.stages} stages: warps are a power of two to 16, stages 1 or more"
-    if config.head_rows > max(LEAST_ROWS, next_power_of_two(group)):
+    if reason := refused(shape, config, ("tile", "head_rows")):
+        return reason
+    if config.head_rows > padded(group):
         return f"{config.head_rows} rows of heads for {group} query heads per KV head"
     return None
 
@@ -501,8 +485,8 @@ def _constants(
         "BLOCK": block_size,
         "TILE": config.tile,
         "ROWS": config.head_rows,
-        "K_PADDED": max(LEAST_ROWS, next_power_of_two(k_dim)),
-        "V_PADDED": max(LEAST_ROWS, next_power_of_two(v_dim)),
+        "K_PADDED": padded(k_dim),
+        "V_PADDED": padded(v_dim),
         "V_UNIT": v_unit,
     }
 
@@ -514,5 +498,5 @@ def _arithmetic(query: torch.dtype, stored: torch.dtype) -> dict[str, bool]:
 
 
 def _merge_constants(v_dim: int, tile: int, v_unit: float) -> dict[str, int | float]:
-    padded = max(LEAST_ROWS, next_power_of_two(v_dim))
-    return {"V_DIM": v_dim, "V_PADDED": padded, "V_UNIT": v_unit, "TILE": tile, "AT_ONCE": _MERGED_AT_ONCE}
+    sizes = {"V_DIM": v_dim, "V_PADDED": padded(v_dim), "TILE": tile, "AT_ONCE": _MERGED_AT_ONCE}
+    return {**sizes, "V_UNIT": v_unit}

@@ -43,28 +43,19 @@ import triton.language as tl
 
 from kvbench_kernels.decode_triton import merge, scratch_for
 from kvbench_kernels.offsets import BYTES, Offsets, block_offsets
-from kvbench_kernels.prefill_triton import (
-    LEAST_DOT,
-    blocks_of,
-    in_float32,
-    integers,
-    lift_of,
-    padded,
-    piece_of,
-    refused,
-    shape_of,
-    tile_of,
-)
 from kvbench_kernels.specs import CompileSpec, KernelShape
+from kvbench_kernels.triton_launches import in_float32, integers, lift_of, padded, refused, shape_of
 from kvbench_kernels.triton_runtime import (
     NO_WINDOW,
     TRITON_NAMES,
+    blocks_of,
     compile_of,
     decoded,
     dot,
     narrowed,
-    next_power_of_two,
+    piece_of,
     scores_base2,
+    tile_of,
     window_of,
 )
 
@@ -254,7 +245,7 @@ def allowed(shape: KernelShape, config: Config) -> str | None:
         return "a latent row is the only KV head's, and its V is the front of its K"
     if refusal := refused(shape, config):
         return refusal
-    if shape.query_tokens == 1 and config.rows > max(LEAST_DOT, next_power_of_two(shape.query_heads)):
+    if shape.query_tokens == 1 and config.rows > padded(shape.query_heads):
         return f"{config.rows} rows for the {shape.query_heads} heads of one token"
     return None
 

@@ -61,15 +61,18 @@ import triton.language as tl
 
 from kvbench_kernels.offsets import BYTES, Offsets, block_offsets
 from kvbench_kernels.specs import CompileSpec, KernelShape
+from kvbench_kernels.triton_launches import in_float32, integers, lift_of, padded, refused, shape_of
 from kvbench_kernels.triton_runtime import (
     NO_WINDOW,
     TRITON_NAMES,
+    blocks_of,
     compile_of,
     decoded,
     dot,
     narrowed,
-    next_power_of_two,
+    piece_of,
     scores_base2,
+    tile_of,
     window_of,
 )
 
@@ -77,48 +80,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 _VARYING = ("pieces", "width", "window", "k_scale_base", "v_scale_base")
-LEAST_DOT = 16
-"""Rows, columns and depth of the least matrix product."""
 _LOG2E = tl.constexpr(1.4426950408889634)
-
-
-@triton.jit
-def piece_of(tile, starts, pieces, ROWS: tl.constexpr, GROUP: tl.constexpr):
-    """The piece that owns a tile of the batch: the last whose first tile is not after it."""
-    low, high = 0, pieces
-    while high - low > 1:
-        middle = (low + high) // 2
-        if tl.load(starts + middle) * GROUP // ROWS + middle <= tile:
-            low = middle
-        else:
-            high = middle
-    return low
-
-
-@triton.jit
-def blocks_of(table, start, tokens, is_read, MASKED: tl.constexpr, BLOCK_SIZE: tl.constexpr, TILE: tl.constexpr):
-    """Physical blocks of a tile's tokens, as int64: one where they share it. Entries of unread tokens are not read."""
-    if BLOCK_SIZE % TILE == 0:
-        block = tl.load(table + start // BLOCK_SIZE)
-    elif MASKED:
-        block = tl.load(table + tokens // BLOCK_SIZE, mask=is_read, other=0)
-    else:
-        block = tl.load(table + tokens // BLOCK_SIZE)
-    return block.to(tl.int64)
-
-
-@triton.jit
-def tile_of(pointers, is_row, is_column, ROWS_MASKED: tl.constexpr, COLUMNS_MASKED: tl.constexpr):
-    """A 2-D load; a mask that hides nothing is left out."""
-    if ROWS_MASKED and COLUMNS_MASKED:
-        tile = tl.load(pointers, mask=is_row & is_column, other=0.0)
-    elif ROWS_MASKED:
-        tile = tl.load(pointers, mask=is_row, other=0.0)
-    elif COLUMNS_MASKED:
-        tile = tl.load(pointers, mask=is_column, other=0.0)
-    else:
-        tile = tl.load(pointers)
-    return tile
 
 
 @triton.jit(do_not_specialize=_VARYING)
@@ -269,18 +231,8 @@ SPACE: dict[str, tuple[int, ...]] = {
     "warps": (4, 8),
     "stages": (1, 2, 3, 4),
 }
-_DTYPE_NAMES = {
-    "float32": "fp32",
-    "float16": "fp16",
-    "bfloat16": "bf16",
-    "float8_e4m3fn": "fp8_e4m3",
-    "float8_e5m2": "fp8_e5m2",
-    "int8": "int8",
-}
 WIDEST = 256
 """Elements of a row of K or V: wider ones are latent rows, which have a kernel of their own."""
-_V_LIFTS = {"fp8_e5m2": 2.0**15, "fp8_e4m3": 2.0**8, "int8": 2.0**6}
-"""Half of what a V scale is the reciprocal of, for rows of magnitude 1."""
 
 
 def default_for(shape: KernelShape) -> Config:
@@ -302,36 +254,6 @@ def allowed(shape: KernelShape, config: Config) -> str | None:
     return refused(shape, config)
 
 
-def refused(shape: KernelShape, config: Any) -> str | None:
-    """What is wrong with dtypes, tiles and warps, here and on the page of latent rows."""
-    if shape.query_dtype not in ("fp16", "bf16", "fp32") or shape.kv_dtype not in BYTES:
-        return f"no kernel for queries of {shape.query_dtype} and KV of {shape.kv_dtype}"
-    for name in ("rows", "tile"):
-        value = getattr(config, name)
-        if value < LEAST_DOT or value & (value - 1):
-            return f"{name} {value} is not a power of two of {LEAST_DOT} or more"
-    if config.warps not in (1, 2, 4, 8, 16) or config.stages < 1:
-        return f"{config.warps} warps and {config.stages} stages: warps are a power of two to 16, stages 1 or more"
-    return None
-
-
-def in_float32(shape: KernelShape) -> bool:
-    """Whether products are taken in float32: 16-bit forms that the queries' dtype cannot hold."""
-    mixed = shape.kv_dtype != shape.query_dtype and BYTES[shape.kv_dtype] > 1
-    return mixed or shape.query_dtype == "fp32"
-
-
-def lift_of(shape: KernelShape) -> float:
-    """What weights are multiplied by before they are rounded, and results divided by."""
-    lifted = shape.has_block_scales and shape.query_dtype == "fp16"
-    return _V_LIFTS.get(shape.kv_dtype, 1.0) if lifted else 1.0
-
-
-def padded(elements: int) -> int:
-    """A tile's width for rows of so many elements."""
-    return max(LEAST_DOT, next_power_of_two(max(1, elements)))
-
-
 def constants(shape: KernelShape, config: Config) -> dict[str, Any]:
     """What a variant is compiled for."""
     return {
@@ -349,58 +271,6 @@ def constants(shape: KernelShape, config: Config) -> dict[str, Any]:
         "IN_FLOAT32": in_float32(shape),
         "ROWS": config.rows,
         "TILE": config.tile,
-    }
-
-
-def dtype_name(tensor: Tensor) -> str:
-    """A tensor's dtype by the store's name."""
-    return _DTYPE_NAMES[str(tensor.dtype).removeprefix("torch.")]
-
-
-def shape_of(
-    q: Tensor,
-    data: Tensor,
-    scales: Tensor | None,
-    kv_heads: int,
-    k_dim: int,
-    v_dim: int,
-    block_size: int,
-    has_window: bool,
-    has_cap: bool,
-    query_tokens: int = 0,
-) -> KernelShape:
-    """The shape of a launch, as far as a variant depends on it."""
-    return KernelShape(
-        query_dtype=dtype_name(q),
-        kv_dtype=dtype_name(data),
-        has_block_scales=scales is not None,
-        block_size=block_size,
-        query_heads=q.shape[1],
-        kv_heads=kv_heads,
-        k_dim=k_dim,
-        v_dim=v_dim,
-        layout="hnd",
-        batch=0,
-        context=0,
-        has_window=has_window,
-        has_cap=has_cap,
-        query_tokens=query_tokens,
-    )
-
-
-def integers(offsets: Offsets, unit: int) -> dict[str, int]:
-    """The offsets as the kernel takes them."""
-    if offsets.block_elements % unit:
-        raise ValueError(f"blocks of {offsets.block_elements} elements do not start on multiples of 16 bytes")
-    return {
-        "block_units": offsets.block_elements // unit,
-        "v_base": offsets.v_base,
-        "v_stride": offsets.v_stride,
-        "block_scales": offsets.block_scales,
-        "k_scale_base": offsets.k_scale_base,
-        "v_scale_base": offsets.v_scale_base,
-        "head_rows": offsets.head_rows,
-        "token_rows": offsets.token_rows,
     }
 
 

@@ -1,5 +1,5 @@
-"""What the Triton kernels share: the interpreter's flag, decoding of stored tiles, dot products, base-2 softmax parts,
-and what a launch is specialised to.
+"""What the Triton kernels share: the interpreter's flag, where a tile's rows are and how they are loaded, decoding of
+stored tiles, dot products, base-2 softmax parts, and what a launch is specialised to.
 
 Triton's interpreter computes with numpy, which has neither bf16 nor fp8. What it does silently wrong (Triton 3.9), and
 what is done here about it:
@@ -79,6 +79,45 @@ def scores_base2(raw, scale, cap, HAS_CAP: tl.constexpr):
     else:
         scores = raw * (scale * _LOG2E)
     return scores
+
+
+@triton.jit
+def piece_of(tile, starts, pieces, ROWS: tl.constexpr, GROUP: tl.constexpr):
+    """The piece that owns a tile of the batch: the last whose first tile is not after it."""
+    low, high = 0, pieces
+    while high - low > 1:
+        middle = (low + high) // 2
+        if tl.load(starts + middle) * GROUP // ROWS + middle <= tile:
+            low = middle
+        else:
+            high = middle
+    return low
+
+
+@triton.jit
+def blocks_of(table, start, tokens, is_read, MASKED: tl.constexpr, BLOCK_SIZE: tl.constexpr, TILE: tl.constexpr):
+    """Physical blocks of a tile's tokens, as int64: one where they share it. Entries of unread tokens are not read."""
+    if BLOCK_SIZE % TILE == 0:
+        block = tl.load(table + start // BLOCK_SIZE)
+    elif MASKED:
+        block = tl.load(table + tokens // BLOCK_SIZE, mask=is_read, other=0)
+    else:
+        block = tl.load(table + tokens // BLOCK_SIZE)
+    return block.to(tl.int64)
+
+
+@triton.jit
+def tile_of(pointers, is_row, is_column, ROWS_MASKED: tl.constexpr, COLUMNS_MASKED: tl.constexpr):
+    """A 2-D load; a mask that hides nothing is left out."""
+    if ROWS_MASKED and COLUMNS_MASKED:
+        tile = tl.load(pointers, mask=is_row & is_column, other=0.0)
+    elif ROWS_MASKED:
+        tile = tl.load(pointers, mask=is_row, other=0.0)
+    elif COLUMNS_MASKED:
+        tile = tl.load(pointers, mask=is_column, other=0.0)
+    else:
+        tile = tl.load(pointers)
+    return tile
 
 
 def next_power_of_two(n: int) -> int:

@@ -64,14 +64,14 @@ class TritonAttention:
         """`tuned`: label of a layer group (`tuned.key.layer_label`), in prefill after `prefill`, → fields of its
         kernel's `Config`, in decode with `splits` (0: by the page's rule). `UsageError`, when the first step comes to
         the group, for one that its kernel cannot run."""
-        from kvbench_kernels import decode_triton, mla_triton, prefill_triton, triton_runtime
+        from kvbench_kernels import decode_triton, mla_triton, prefill_triton, triton_launches, triton_runtime
 
         self._decode_heads, self._prefill_heads, self._latent = (
             decode_triton.decode,
             prefill_triton.prefill,
             mla_triton.mla,
         )
-        self._shape_of = prefill_triton.shape_of
+        self._shape_of = triton_launches.shape_of
         self._is_interpreted = triton_runtime.INTERPRETED
         self._no_window = triton_runtime.NO_WINDOW
         self.name = "triton-interpreted" if self._is_interpreted else "triton"
