@@ -126,7 +126,9 @@ def _check_writable(out: Path | None) -> None:
     if out is None:
         return
     if not out.absolute().parent.is_dir():
-        raise UsageError(f"cannot write {out}: there is no folder {out.parent}")
+        raise UsageError(
+            f"cannot write {out}: there is no folder {out.parent}", hint="make it, or choose another --out"
+        )
     check_replaceable(out, FORMAT)
 
 

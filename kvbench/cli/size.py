@@ -115,13 +115,15 @@ def _headroom(headroom: str | None, utilization: float | None, memory_bytes: int
 def _parts(text: str, option: str) -> list[str]:
     found = [part.strip() for part in text.split(",") if part.strip()]
     if not found:
-        raise UsageError(f"{option} is empty")
+        raise UsageError(f"{option} is empty", hint="leave it out, or give values separated by commas")
     return found
 
 
 def _block_size(text: str) -> int:
     if not text.isascii() or not text.isdigit() or len(text) > 6 or not 1 <= int(text) <= LARGEST_BLOCK:
-        raise UsageError(f"block size {text!r} is not a whole number from 1 to {LARGEST_BLOCK}")
+        raise UsageError(
+            f"block size {text!r} is not a whole number from 1 to {LARGEST_BLOCK}", hint="as in --block-size 16,32"
+        )
     return int(text)
 
 

@@ -140,7 +140,7 @@ def _kernel_name(kernel: str | None, session: Session | None) -> str:
         return kernel
     recorded = str(session.plan["kernel"])
     if kernel not in (None, recorded):
-        raise UsageError(f"{session.path} is a tuning of {recorded}, not of {kernel}")
+        raise UsageError(f"{session.path} is a tuning of {recorded}, not of {kernel}", hint="leave the kernel out")
     return recorded
 
 

@@ -31,7 +31,7 @@ def known_device(name: str) -> Device:
 def anonymous_device(memory_bytes: int) -> Device:
     """A device of which only the memory is known."""
     if memory_bytes <= 0:
-        raise UsageError(f"a device memory of {memory_bytes} bytes cannot hold a model")
+        raise UsageError(f"a device memory of {memory_bytes} bytes cannot hold a model", hint="a size, as in 24GiB")
     return Device(f"a device with {format_bytes(memory_bytes)}", "any", memory_bytes)
 
 

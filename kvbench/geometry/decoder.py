@@ -70,7 +70,10 @@ def _kv_heads(c: Fields, heads: int, defaults: Defaults) -> int:
     absent = "num_key_value_heads" not in c.values
     kv_heads = c.count("num_key_value_heads", (defaults.kv_heads if absent else None) or heads)
     if heads % kv_heads:
-        raise UsageError(f"{c.where}: {heads} query heads do not divide among {kv_heads} KV heads")
+        raise UsageError(
+            f"{c.where}: {heads} query heads do not divide among {kv_heads} KV heads",
+            hint="num_attention_heads is a multiple of num_key_value_heads",
+        )
     return kv_heads
 
 
@@ -105,7 +108,10 @@ def layer_types(c: Fields, g: ModelGeometry, default: list[str]) -> list[str]:
     if unknown:
         raise UsageError(f"{c.where}: layer type {unknown[0]!r} is not supported", hint=f"supported: {FULL}, {WINDOW}")
     if len(types) != g.num_layers:
-        raise UsageError(f"{c.where}: layer_types names {len(types)} layers, num_hidden_layers is {g.num_layers}")
+        raise UsageError(
+            f"{c.where}: layer_types names {len(types)} layers, num_hidden_layers is {g.num_layers}",
+            hint="one of the two was edited: layer_types has one entry a layer",
+        )
     return types
 
 
@@ -114,7 +120,7 @@ def grouped(g: ModelGeometry, types: list[str], window: int | None) -> ModelGeom
     full = tuple(i for i, t in enumerate(types) if t == FULL)
     sliding = tuple(i for i, t in enumerate(types) if t == WINDOW)
     if sliding and window is None:
-        raise UsageError(f"{g.source}: sliding layers without a sliding_window")
+        raise UsageError(f"{g.source}: sliding layers without a sliding_window", hint="sliding_window is in tokens")
     shape = (g.kv_heads, g.head_dim, g.head_dim)
     groups = (LayerGroup("full", full, *shape), LayerGroup("window", sliding, *shape, window))
     return replace(g, groups=tuple(group for group in groups if group.layers))
@@ -122,5 +128,8 @@ def grouped(g: ModelGeometry, types: list[str], window: int | None) -> ModelGeom
 
 def checked_experts(c: Fields, experts: Experts) -> Experts:
     if experts.per_token > experts.routed:
-        raise UsageError(f"{c.where}: {experts.per_token} experts per token, but only {experts.routed} experts")
+        raise UsageError(
+            f"{c.where}: {experts.per_token} experts per token, but only {experts.routed} experts",
+            hint="num_experts_per_tok is at most the number of routed experts",
+        )
     return experts

@@ -18,7 +18,9 @@ def deepseek_v2(c: Fields) -> ModelGeometry:
         return g
     method = c.text("topk_method", "greedy")
     if method not in ("greedy", "group_limited_greedy"):
-        raise UsageError(f"{c.where}: topk_method {method!r} is not supported")
+        raise UsageError(
+            f"{c.where}: topk_method {method!r} is not supported", hint="supported: greedy, group_limited_greedy"
+        )
     is_grouped = method == "group_limited_greedy"
     groups = (c.count("n_group", 1), c.count("topk_group", 1)) if is_grouped else (1, 1)
     return replace(g, experts=_routed(c, g.experts, groups, c.number("routed_scaling_factor", 1.0)))
@@ -57,7 +59,10 @@ def _deepseek_experts(c: Fields, first_layer: int) -> Experts | None:
     if not c.has("n_routed_experts"):
         return None
     if c.count("moe_layer_freq", 1) != 1:
-        raise UsageError(f"{c.where}: moe_layer_freq other than 1 is not supported")
+        raise UsageError(
+            f"{c.where}: moe_layer_freq other than 1 is not supported",
+            hint="every layer behind the first dense ones has experts, as in published models",
+        )
     inner = c.count("moe_intermediate_size")
     experts = Experts(
         routed=c.count("n_routed_experts"),
@@ -76,6 +81,7 @@ def _routed(
     size = experts.routed // count
     if experts.routed % count or taken > count or size < least_in_group or taken * size < experts.per_token:
         raise UsageError(
-            f"{c.where}: {experts.per_token} of {experts.routed} experts cannot come from {taken} of {count} groups"
+            f"{c.where}: {experts.per_token} of {experts.routed} experts cannot come from {taken} of {count} groups",
+            hint="n_group divides n_routed_experts, and topk_group groups hold num_experts_per_tok of them",
         )
     return replace(experts, groups=count, groups_per_token=taken, weight_scale=weight_scale)

@@ -107,7 +107,10 @@ def _local_theta(c: Fields) -> float:
     if sliding is None:
         return local
     if sliding.text("rope_type", "default") != "default":
-        raise UsageError(f"{c.where}: a rotary scaling of {WINDOW} layers is not supported")
+        raise UsageError(
+            f"{c.where}: a rotary scaling of {WINDOW} layers is not supported",
+            hint="their rope_type is default in published models",
+        )
     return sliding.number("rope_theta", local)
 
 

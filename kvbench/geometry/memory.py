@@ -39,7 +39,7 @@ def kv_bytes_per_token(g: ModelGeometry, kv_dtype: str, kv_scales: str = TOKEN_H
 def layer_block_bytes(group: LayerGroup, kv_dtype: str, block_size: int, kv_scales: str = TOKEN_HEAD) -> int:
     """Bytes of one block of `block_size` tokens in one layer of the group, a multiple of 16."""
     if block_size < 1:
-        raise UsageError(f"block size {block_size} is not positive")
+        raise UsageError(f"block size {block_size} is not positive", hint="a block holds 1 token or more")
     return _round_up(_token_bytes(group, kv_dtype, kv_scales) * block_size, ALIGNMENT)
 
 

@@ -18,7 +18,7 @@ def split(g: ModelGeometry, tp: int) -> ModelGeometry:
     Raises `UsageError` when heads do not divide.
     """
     if tp < 1:
-        raise UsageError(f"tensor parallel size {tp} is not positive")
+        raise UsageError(f"tensor parallel size {tp} is not positive", hint="1 for a model on one device")
     if tp == 1:
         return g
     if g.query_heads % tp:

@@ -65,7 +65,8 @@ def read_text(path: Path) -> str:
     except IsADirectoryError:
         raise UsageError(f"{name} is a directory", hint="name one TOML file in it") from None
     except (OSError, ValueError) as error:
-        raise UsageError(f"cannot read {name}: {getattr(error, 'strerror', None) or error}") from None
+        reason = getattr(error, "strerror", None) or error
+        raise UsageError(f"cannot read {name}: {reason}", hint="name a TOML file that you may read") from None
     if len(raw) > MAX_FILE_BYTES:
         raise UsageError(f"{name} is larger than 1 MiB", hint="a suite is a short TOML file; is this another file?")
     return _decoded(raw, name)
@@ -88,7 +89,7 @@ def parse(text: str, name: str) -> Document:
         data = tomllib.loads(text)
         lines = key_lines(text)
     except RecursionError:
-        raise UsageError(f"{name}: lists or tables are nested too deeply") from None
+        raise UsageError(f"{name}: lists or tables are nested too deeply", hint="no suite needs that") from None
     except ValueError as error:
         raise UsageError(_syntax_error(str(error), text, name), hint="a suite is a TOML file, see toml.io") from None
     flat, problems = flattened(data)

@@ -27,7 +27,7 @@ class DecodeNumba:
 
     def space(self, shape: KernelShape, threads: int) -> Space:
         if shape.query_tokens != 1:
-            raise UsageError("decode has one query token per sequence")
+            raise UsageError("decode has one query token per sequence", hint="leave --query-tokens out")
         if shape.query_dtype != "fp32":
             raise UsageError(
                 f"decode_numba computes with fp32 queries, not {shape.query_dtype}", hint="--query-dtype fp32"

@@ -94,5 +94,8 @@ def device_of(target: Target, gpu: str | None = None) -> Device:
     if device.compute_capability != target.compute_capability:
         has = device.compute_capability
         is_of = f"has compute capability {has}" if has else "is of no known architecture"
-        raise UsageError(f"{device.name} {is_of}; {target.name} is {target.compute_capability}")
+        raise UsageError(
+            f"{device.name} {is_of}; {target.name} is {target.compute_capability}",
+            hint="leave --gpu out for a GPU of the target's architecture",
+        )
     return device

@@ -43,7 +43,9 @@ def read_store(folder: Path | None = None) -> ReadStore:
         try:
             winner = winner_from(_read(path), str(path))
             if path.stem != winner.key.digest:
-                raise DataError(f"{path} holds the configuration of another key")
+                raise DataError(
+                    f"{path} holds the configuration of another key", hint="it was renamed or copied by hand"
+                )
             winners.append(winner)
         except KvbenchError as error:
             problems.append(f"{error.message}; the file is left out")
@@ -88,7 +90,9 @@ def _read(path: Path) -> Any:
             raise DataError(f"{path} is too large for tuned configurations", hint="is it another kind of file?")
         return json.loads(path.read_text(encoding="utf-8"), parse_constant=_refuse)
     except OSError as error:
-        raise UsageError(f"cannot read {path}: {error.strerror or error}") from None
+        raise UsageError(
+            f"cannot read {path}: {error.strerror or error}", hint="name a file that you may read"
+        ) from None
     except (ValueError, RecursionError) as error:
         raise DataError(f"{path} is not JSON: {error}", hint="the file is damaged") from None
 

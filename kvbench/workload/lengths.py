@@ -66,7 +66,9 @@ def pick(weights: Floats, numbers: Floats) -> NDArray[np.int64]:
     """Index drawn by weight for every number in [0, 1); a weight of 0 is never drawn."""
     total = np.cumsum(weights)
     if not (np.all(np.isfinite(total)) and total[-1] > 0):
-        raise UsageError("weights must be finite numbers that add up to more than 0")
+        raise UsageError(
+            "weights must be finite numbers that add up to more than 0", hint="give at least one weight above 0"
+        )
     found = np.searchsorted(total, numbers * total[-1], side="right")
     return np.asarray(np.minimum(found, int(np.flatnonzero(weights)[-1])), dtype=np.int64)
 

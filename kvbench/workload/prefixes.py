@@ -25,7 +25,7 @@ def draw_groups(prefix: SharedPrefixes, seed: int, count: int) -> NDArray[np.int
     if prefix.groups == 0:
         return None
     if prefix.groups > _MAX_GROUPS:
-        raise UsageError(f"prefix.groups = {prefix.groups:,} is more than {_MAX_GROUPS:,}")
+        raise UsageError(f"prefix.groups = {prefix.groups:,} is more than {_MAX_GROUPS:,}", hint="make it smaller")
     ranks = np.arange(1, prefix.groups + 1, dtype=np.float64)
     return pick(ranks**-prefix.zipf, uniforms(seed, "prefix", count))
 
@@ -60,7 +60,9 @@ def draw_tenants(prefix: SharedPrefixes, seed: int, count: int) -> list[str | No
 def _draw_documents(documents: Documents, seed: int, count: int) -> Iterator[tuple[Segment, ...]]:
     """`per_request` draws for each session by popularity; a document that is drawn twice is quoted once."""
     if documents.corpus > _MAX_GROUPS:
-        raise UsageError(f"documents.corpus = {documents.corpus:,} is more than {_MAX_GROUPS:,}")
+        raise UsageError(
+            f"documents.corpus = {documents.corpus:,} is more than {_MAX_GROUPS:,}", hint="make it smaller"
+        )
     ranks = np.arange(1, documents.corpus + 1, dtype=np.float64)
     drawn = pick(ranks**-documents.zipf, uniforms(seed, "document", count * documents.per_request))
     for session in drawn.reshape(count, documents.per_request).tolist():

@@ -181,9 +181,9 @@ def _contents(path: Path) -> bytes:
         with path.open("rb") as file:
             data = file.read(LARGEST_FILE_BYTES + 1)
     except FileNotFoundError:
-        raise UsageError(f"there is no file {path}") from None
+        raise UsageError(f"there is no file {path}", hint="give the path of a text, or of ids with --tokens") from None
     except OSError as error:
-        raise UsageError(f"{path} cannot be read: {error.strerror}") from None
+        raise UsageError(f"{path} cannot be read: {error.strerror}", hint="name a file that you may read") from None
     if len(data) > LARGEST_FILE_BYTES:
         raise UsageError(f"{path} is larger than {format_bytes(LARGEST_FILE_BYTES)}", hint="a part of it will do")
     return data
@@ -222,7 +222,10 @@ def _checked(
                 hint="the tokens are another model's",
             )
     if any(not 0 <= token < vocab_size for token in prefix):
-        raise UsageError(f"the tokenizer begins texts with {list(prefix)}, outside the vocabulary of {vocab_size:,}")
+        raise UsageError(
+            f"the tokenizer begins texts with {list(prefix)}, outside the vocabulary of {vocab_size:,}",
+            hint="the tokenizer is another model's",
+        )
     files = tuple(
         {"name": path.name, "bytes": len(data), "tokens": len(ids), "sha256": hashlib.sha256(data).hexdigest()}
         for path, data, ids in zip(paths, contents, documents, strict=True)

@@ -75,7 +75,9 @@ def is_foreign(stream: int) -> bool:
 def token_ids(segments: Sequence[Segment], seed: int, vocab_size: int) -> NDArray[np.int32]:
     """The tokens that the segments name, concatenated: `[sum of lengths]`, each in [0, vocab_size)."""
     if not 1 <= vocab_size < 1 << 31:
-        raise UsageError(f"a vocabulary of {vocab_size} tokens is outside 1 to 2^31 − 1")
+        raise UsageError(
+            f"a vocabulary of {vocab_size} tokens is outside 1 to 2^31 − 1", hint="vocab_size in config.json is wrong"
+        )
     lengths = np.fromiter((segment.length for segment in segments), np.int64, len(segments))
     starts = np.fromiter((segment.start for segment in segments), np.int64, len(segments))
     streams = np.fromiter((segment.stream for segment in segments), np.uint64, len(segments))
