@@ -48,11 +48,6 @@ def block_bytes(g: ModelGeometry, kv_dtype: str, block_size: int, kv_scales: str
     return pool_layout(g, kv_dtype, block_size, kv_scales).block_bytes
 
 
-def blocks_in(memory_bytes: int, g: ModelGeometry, kv_dtype: str, block_size: int) -> int:
-    """Usable blocks in `memory_bytes`. The null block (block 0 of the pool) comes on top of them."""
-    return max(0, memory_bytes) // block_bytes(g, kv_dtype, block_size)
-
-
 def tail_waste(tokens: int, block_size: int) -> int:
     """Slots of the last block that hold no token: −T mod B."""
     return -tokens % block_size
@@ -150,14 +145,6 @@ def pool_layout(g: ModelGeometry, kv_dtype: str, block_size: int, kv_scales: str
     few = [w for w in widths if _pieces_at(g, w) <= max(MOST_PIECES, len(g.groups))]
     layouts = (_layout(g, kv_dtype, block_size, kv_scales, width) for width in few)
     return min(layouts, key=lambda x: (x.sequence_blocks(g.max_context) * x.block_bytes, len(x.pieces)))
-
-
-def capacity_sequences(
-    memory_bytes: int, g: ModelGeometry, kv_dtype: str, block_size: int, tokens: int, chunk: int = 1
-) -> int:
-    """Sequences of `tokens` that fit at once: ⌊M_kv / (⌈T/B⌉ · bytes per block)⌋, windows capped."""
-    layout = pool_layout(g, kv_dtype, block_size)
-    return max(0, memory_bytes) // layout.block_bytes // layout.sequence_blocks(max(1, tokens), chunk)
 
 
 def mean_sequence_blocks(layout: PoolLayout, lengths: Iterable[int], chunk: int = 1) -> Fraction:

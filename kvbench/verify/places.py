@@ -74,8 +74,6 @@ class Places:
     seed: int = 0
     faults: deque[str] = field(default_factory=deque)
     polls: int = 0
-    faulty: int = 0
-    """Copies that a fault hit"""
 
     def __post_init__(self) -> None:
         self.planes = {place: Planes.of(blocks, self.block_size) for place, blocks in self.sizes.items()}
@@ -136,10 +134,7 @@ class Places:
         destinations.append(copy.destination)
 
     def _next_fault(self) -> str | None:
-        if not self.faults:
-            return None
-        self.faulty += 1
-        return self.faults.popleft()
+        return self.faults.popleft() if self.faults else None
 
     def _spoiled(self, contents: Block, fault: str | None) -> Block:
         links = contents.links.copy()

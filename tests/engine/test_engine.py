@@ -35,8 +35,7 @@ def settings(**more: object) -> EngineSettings:
 
 def test_memory_is_cut_into_whole_blocks_and_never_exceeds_what_was_given(model: Model) -> None:
     engine = Engine(model, settings(kv_memory=10 * BLOCK + BLOCK - 1))
-    assert engine.num_blocks == 10
-    assert engine.store.capacity_bytes == 10 * BLOCK
+    assert (engine.num_blocks, engine.store.num_blocks, engine.store.block_bytes) == (10, 10, BLOCK)
     engine = Engine(model, settings(), kv_memory_bytes=3 * BLOCK)
     assert engine.num_blocks == 3
     assert engine.manager.stats().blocks_total == 3

@@ -12,8 +12,6 @@ from hypothesis import strategies as st
 from kvbench.errors import UsageError
 from kvbench.geometry.memory import (
     block_bytes,
-    blocks_in,
-    capacity_sequences,
     group_blocks,
     kv_bytes_per_token,
     layer_block_bytes,
@@ -123,15 +121,9 @@ def test_mean_tail_waste_is_half_a_block_less_half_a_slot(block: int) -> None:
 @pytest.mark.parametrize(("tokens", "fit"), [(8192, 8), (8193, 7), (8176, 8), (1, 4096), (65_536, 1), (65_537, 0)])
 def test_capacity_counts_whole_blocks_of_all_layers(tokens: int, fit: int) -> None:
     """8 GiB, block 16, 2 MiB a block: ⌊8 GiB / (⌈T/16⌉ · 2 MiB)⌋."""
-    g = preset("llama-3.1-8b")
-    assert capacity_sequences(8 * GIB, g, "bf16", 16, tokens) == fit == 4096 // -(-tokens // 16)
-    assert blocks_in(8 * GIB, g, "bf16", 16) == 4096
-
-
-def test_no_memory_holds_nothing() -> None:
-    g = preset("tiny-llama")
-    assert blocks_in(-5, g, "bf16", 16) == blocks_in(0, g, "bf16", 16) == 0
-    assert capacity_sequences(0, g, "bf16", 16, 100) == 0
+    layout = pool_layout(preset("llama-3.1-8b"), "bf16", 16)
+    blocks = 8 * GIB // layout.block_bytes
+    assert (blocks, blocks // layout.sequence_blocks(tokens)) == (4096, fit)
 
 
 def test_e48_a_window_group_is_capped_not_grown_with_the_prompt() -> None:

@@ -173,7 +173,6 @@ def test_the_pool_is_as_large_as_geometry_says(kv_dtype: str, shape: tuple[int, 
     geometry = one_layer(*shape, layers=2)
     store = KVStore(geometry, kv_dtype, block_size, 5)
     assert store.block_bytes == block_bytes(geometry, kv_dtype, block_size)
-    assert store.capacity_bytes == 5 * store.block_bytes
     assert store.pool.bytes.shape == (2, 6, layer_block_bytes(geometry.groups[0], kv_dtype, block_size))
 
 

@@ -95,11 +95,6 @@ class KVStore:
         """One physical block over its layers."""
         return int(self.pool.bytes.shape[0] * self.pool.bytes.shape[2])
 
-    @property
-    def capacity_bytes(self) -> int:
-        """Usable blocks; the null block is not among them."""
-        return self.num_blocks * self.block_bytes
-
     def write(self, layer: int, k: Tensor, v: Tensor, slots: Tensor) -> None:
         """Quantise and store K and V `[T, kv_heads, d]` at slots `[T]` int64 (block · block_size + place). A latent
         layer has no V of its own: d = 0."""
