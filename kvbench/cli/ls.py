@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from kvbench.cli.output import Table, emit, format_option
+from kvbench.store.listing import SORTS
 
 if TYPE_CHECKING:
     from kvbench.store.listing import RunEntry
 
-_SORTS = ("when", "suite", "duration", "size")
 _HEADS = ("run", "when (UTC)", "device", "clock", "cases", "ok", "failed", "of", "took", "size", "state")
 _COLUMNS = (
     "run_id", "suite", "created_at", "device", "clock", "cases", "ok_samples", "failed_samples", "planned_samples",
@@ -24,7 +24,7 @@ _COLUMNS = (
 @click.argument("folder", type=click.Path(path_type=Path), default=Path("results"))
 @format_option
 @click.option(
-    "--sort", type=click.Choice(_SORTS), default="when", show_default=True, help="The newest, largest … comes last."
+    "--sort", type=click.Choice(SORTS), default="when", show_default=True, help="The newest, largest … comes last."
 )
 def list_runs(folder: Path, form: str, sort: str) -> None:
     """Runs under FOLDER (by default results/): what ran, when, where, how it ended.

@@ -12,17 +12,17 @@ from kvbench.sweep.plan import PlannedCase, SweepPlan
 from kvbench.units import format_bytes, format_duration, format_seconds
 
 
-def show(plan: SweepPlan, results: Path, fmt: str) -> None:
+def show(plan: SweepPlan, results: Path, form: str) -> None:
     """Print the plan to stdout."""
     expected = estimate(plan, results)
     facts = as_dict(plan, expected)
-    if fmt == "json":
+    if form == "json":
         print(tabulate.as_json(facts))
-    elif fmt == "csv":
+    elif form == "csv":
         names = ["case_id", "kind", "label", "requests", "memory_bytes", "expected_s", "refusal"]
         print(tabulate.comma_separated(names, [[case[name] for name in names] for case in facts["cases"]]))
     else:
-        _print_text(plan, expected, fmt)
+        _print_text(plan, expected, form)
 
 
 def as_dict(plan: SweepPlan, expected: Estimate) -> dict[str, Any]:
@@ -57,11 +57,11 @@ def _case(case: PlannedCase, expected: Estimate) -> dict[str, Any]:
     }
 
 
-def _print_text(plan: SweepPlan, expected: Estimate, fmt: str) -> None:
+def _print_text(plan: SweepPlan, expected: Estimate, form: str) -> None:
     header = ["case", "kind", "settings", "requests", "KV", "memory", "expected"]
     rows = [_row(case, expected) for case in plan.cases]
     right = frozenset({3, 4, 5, 6})
-    if fmt == "md":
+    if form == "md":
         table = tabulate.markdown(header, rows, right=right)
         lines = [f"* {tabulate.escape_markdown(line)}" for line in _summary(plan, expected)]
     else:

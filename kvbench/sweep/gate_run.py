@@ -203,9 +203,8 @@ class _Gate:
         say(f"confirm: {len(wanted)} cases are open and are measured afresh")
         only = [(case["kind"], case["axes"]) for case in self._plan_cases() if case["case_id"] in wanted]
         blocks = taker.take("confirm", (self.base, self.candidate), self.settings.rule.confirm_blocks, only)
-        labels = {
-            case.key: case.label for case in open_cases
-        }  # among fewer cases an axis may have one value and no name
+        # Among fewer cases an axis may have one value and no name: labels are those of the screen.
+        labels = {case.key: case.label for case in open_cases}
         return [replace(case, label=labels[case.key]) for case in self._cases(blocks) if case.key in labels]
 
     def _cases(self, blocks: Sequence[Block]) -> list[CaseBlocks]:

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
 
 from kvbench.devices.host import Host
 from kvbench.engine.families import check_runs
 from kvbench.engine.speculation.geometry import check_draft
 from kvbench.errors import CannotRunError, UsageError
 from kvbench.geometry.model import ModelGeometry
-from kvbench.measure.job import CaseJob
 from kvbench.measure.kernel_geometry import one_layer, query_dtype
 from kvbench.spec.cases import Case, expand
 from kvbench.spec.engine import EngineSettings
@@ -19,11 +17,10 @@ from kvbench.spec.fields import Settings
 from kvbench.spec.load import LoadedSuite
 from kvbench.spec.suite import CacheState, ModelSettings
 from kvbench.spec.workload import WorkloadSettings
-from kvbench.store.files import to_text
 from kvbench.store.setting_columns import setting_row
 from kvbench.sweep import refusals, resolve
 from kvbench.sweep.branches import cannot_branch, too_wide
-from kvbench.sweep.code_digest import cost_model_digest, engine_digest, kernel_digest
+from kvbench.sweep.case_job import case_columns, case_job
 from kvbench.sweep.labels import labels
 from kvbench.sweep.machine import Machine, find_machine
 from kvbench.sweep.memory import Memory, auto_kv_bytes, does_not_fit, engine_memory, kernel_memory, tiers_do_not_fit
@@ -114,13 +111,13 @@ class _Planner:
         kernel = case.kernel.model_copy(update={"attention": attention})
         tuned = self._plan.tuned.of_kernel(kernel, geometry)
         columns = {
-            **self._columns(case, geometry),
-            **_tuned_column(tuned),
+            **case_columns(self._plan, case, geometry, tuned),
             **setting_row({"kernel": kernel, "measure": suite.measure}),
             **case.axes,
             "query_dtype": query_dtype(kernel, self._plan.machine.device.kind),
         }
-        job = self._job(case, columns, geometry, {"kernel": kernel.model_dump(mode="json")}, tuned=tuned)
+        sections = {"kernel": kernel.model_dump(mode="json")}
+        job = case_job(self._plan, case, columns, geometry, sections, tuned=tuned)
         refusal = refusals.cannot_price_kernels(self._plan.machine) or does_not_fit(memory, self._plan.machine)
         return PlannedCase(case, job, label, memory, refusal=refusal)
 
@@ -142,8 +139,7 @@ class _Planner:
         sections = {name: section.model_dump(mode="json") for name, section in settings.items()}
         tuned = self._plan.tuned.of_engine(engine, geometry, workload)
         columns = {
-            **self._columns(case, geometry),
-            **_tuned_column(tuned),
+            **case_columns(self._plan, case, geometry, tuned),
             **setting_row({**settings, "measure": measure, "slo": self._plan.suite.slo}),
             **case.axes,
             "workload_digest": workload.digest,
@@ -152,7 +148,7 @@ class _Planner:
             "cache_dtype": engine.kv_dtype,
         }
         job = replace(
-            self._job(case, columns, geometry, sections, workload=workload, tuned=tuned),
+            case_job(self._plan, case, columns, geometry, sections, workload, tuned),
             max_context=limit,
             workload_digest=workload.digest,
             requests_from=self._recorded.folder if self._recorded else None,
@@ -196,64 +192,6 @@ class _Planner:
             refusal = f"none of its {total} requests can be served: {arithmetic}"
         return refusal, _rejections(count, total, arithmetic)
 
-    def _job(
-        self,
-        case: Case,
-        columns: dict[str, Any],
-        geometry: ModelGeometry,
-        sections: dict[str, Any],
-        workload: Workload | None = None,
-        tuned: dict[str, dict[str, Any]] | None = None,
-    ) -> CaseJob:
-        facts: dict[str, object] = {
-            "sections": sections,
-            "kernels": kernel_digest(),
-            "engine": engine_digest(),
-            "device": self._plan.device.name,
-            **self._clock_facts(),
-            "workload": workload.digest if workload else None,
-            **({"tuned": tuned} if tuned else {}),
-        }
-        if case.kind == "engine" and case.model.weights == "checkpoint" and not self._plan.machine.is_virtual:
-            facts["checkpoint"] = self._plan.models[sections["model"]["name"]]["checkpoint"]
-        if case.engine is not None and case.engine.speculation == "draft-model":
-            folder = Path(case.engine.draft_model or "")
-            facts["draft"] = resolve.checkpoint_digest(folder) if folder.is_dir() else str(folder)
-        return CaseJob(
-            case_id=case.case_id,
-            sample=0,
-            kind=case.kind,
-            fingerprint=resolve.fingerprint(case, facts, geometry),
-            columns=columns,
-            model=sections.get("model", {}),
-            engine=sections.get("engine"),
-            workload=sections.get("workload"),
-            kernel=sections.get("kernel"),
-            tuned=tuned or {},
-            timeout_s=self._plan.suite.measure.timeout_s,
-        )
-
-    def _columns(self, case: Case, geometry: ModelGeometry) -> dict[str, Any]:
-        machine = self._plan.machine
-        columns = {
-            "clock": machine.clock,
-            "cost_model": machine.cost.label if machine.cost else None,
-            "device": self._plan.device.kind,
-            "device_name": self._plan.device.name,
-            "threads": None if machine.is_virtual else self._plan.threads,
-            "attention_mode": geometry.attention_mode,
-        }
-        return (
-            columns if case.kind == "kernel" else {**columns, "model": geometry.name, "model_family": geometry.family}
-        )
-
-    def _clock_facts(self) -> dict[str, object]:
-        """What decides times besides the device: threads, or the cost model's numbers and its code."""
-        cost = self._plan.machine.cost
-        if cost is None:
-            return {"threads": self._plan.threads}
-        return {"clock": "virtual", "rates": cost.digest, "cost_model_code": cost_model_digest()}
-
     def _check_draft_folder(self, engine: EngineSettings) -> None:
         """A draft model's folder is checked like a model's."""
         name = engine.draft_model if engine.speculation == "draft-model" else None
@@ -296,10 +234,6 @@ class _Planner:
             before = requests_before(workload, state, self._plan.suite.measure.steady_share)
             self._explained[key] = explain(workload, block_size, geometry.vocab_size, before)
         return self._explained[key]
-
-
-def _tuned_column(tuned: dict[str, dict[str, Any]]) -> dict[str, Any]:
-    return {"tuned": to_text(tuned)} if tuned else {}
 
 
 def _rejections(count: int, total: int, arithmetic: str) -> tuple[str, ...]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from kvbench import __version__
 from kvbench.errors import CannotRunError
 from kvbench.measure.environment import capture
 from kvbench.store.comparability import Comparability, FieldDifference, compare_manifests
@@ -62,8 +63,6 @@ def compared(source: Source, run: Run) -> Comparability:
 
 def _manifest_here(plan: SweepPlan) -> dict[str, Any]:
     facts: dict[str, Any] = clean({**plan.to_dict(), "run_id": "", "created_at": None})
-    from kvbench import __version__
-
     return build_manifest({**facts, "kvbench_version": __version__}, environment=clean(capture()))
 
 

@@ -1,10 +1,8 @@
-"""From what a case asks to what this machine will do: model, engine settings, requests, and the digests of them."""
+"""From what a case asks to what this machine will do: model, engine settings, requests; the digest of a checkpoint."""
 
 from __future__ import annotations
 
 import hashlib
-import json
-from dataclasses import asdict
 from pathlib import Path
 
 from kvbench.devices.facts import Device
@@ -15,7 +13,6 @@ from kvbench.geometry.model import ModelGeometry
 from kvbench.geometry.presets import preset_names
 from kvbench.geometry.resolve import auto_model, resolve_model
 from kvbench.measure.memory import free_memory_bytes
-from kvbench.spec.cases import Case
 from kvbench.spec.engine import EngineSettings
 from kvbench.spec.suite import ModelSettings
 from kvbench.spec.workload import WorkloadSettings
@@ -95,12 +92,6 @@ def context_limit(engine: EngineSettings, geometry: ModelGeometry) -> int:
             hint=f"use at most {geometry.max_context}",
         )
     return int(engine.max_context)
-
-
-def fingerprint(case: Case, resolved: dict[str, object], geometry: ModelGeometry | None) -> str:
-    """Digest of all that decides a sample's numbers besides chance: settings as resolved, model, code, device."""
-    facts = {"case_id": case.case_id, "geometry": asdict(geometry) if geometry else None, **resolved}
-    return hashlib.sha256(json.dumps(facts, sort_keys=True, default=str).encode()).hexdigest()[:32]
 
 
 def checkpoint_digest(folder: Path) -> str:

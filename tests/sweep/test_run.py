@@ -14,7 +14,7 @@ from kvbench.measure.job import sample_row
 from kvbench.spec.load import LoadedSuite
 from kvbench.store.parts import Sample
 from kvbench.store.run_folder import RunFolder
-from kvbench.sweep import machine, planner, resolve
+from kvbench.sweep import case_job, machine, resolve
 from kvbench.sweep.planner import make_plan
 from kvbench.sweep.run import run_suite
 from tests.checkpoints import write_checkpoint
@@ -95,7 +95,7 @@ def test_m04_other_code_is_another_sample(
     """A kernel's source changes between run and resume: the cases that use it run anew."""
     run = run_suite(mini(), out=tmp_path)
     first = run.cases
-    monkeypatch.setattr(planner, changed, lambda: "other code")
+    monkeypatch.setattr(case_job, changed, lambda: "other code")
     second = run_suite(mini(), resume=run.path).cases
     assert set(second["case_id"]) == set(first["case_id"])
     assert not set(second["started_at"]) & set(first["started_at"])
