@@ -207,8 +207,8 @@ def _count(books: Books, plan: Plan, readmission: bool) -> None:
     """Look-ups count when they lead to an admission; re-hits after a preemption are no achievement (E19)."""
     totals = books.totals
     if readmission:
-        totals.preempted_queries += plan.content.length
-        totals.preempted_hits += plan.cached_tokens
+        totals.readmission_queries += plan.content.length
+        totals.readmission_hits += plan.cached_tokens
     else:
         totals.prefix_cache_queries += plan.content.length
         totals.prefix_cache_hits += plan.cached_tokens

@@ -142,8 +142,8 @@ class CacheStats:
     evictions: int = 0
     prefix_cache_queries: int = 0
     prefix_cache_hits: int = 0
-    preempted_queries: int = 0
-    preempted_hits: int = 0
+    readmission_queries: int = 0
+    readmission_hits: int = 0
     copy_on_write_copies: int = 0
     offloaded_blocks: int = 0
     promoted_blocks: int = 0

@@ -44,7 +44,7 @@ class StepRecord:
     """Time the step waited for blocks from host, disk or swap area."""
     copy_on_write_copies: int
     readmission_queries: int = 0
-    """Tokens looked up by sequences that come back after a preemption (`preempted_queries` of the cache)."""
+    """Tokens looked up by sequences that come back after a preemption."""
     readmission_hits: int = 0
     draft_tokens: int = 0
     accepted_tokens: int = 0

@@ -294,7 +294,7 @@ def test_e19_rehits_after_a_preemption_are_counted_apart(paged) -> None:
         run_through(manager, tokens, readmission=True)
     stats = manager.stats()
     assert (stats.prefix_cache_queries, stats.prefix_cache_hits) == (90, 0)
-    assert (stats.preempted_queries, stats.preempted_hits) == (90, 80)
+    assert (stats.readmission_queries, stats.readmission_hits) == (90, 80)
 
 
 @pytest.mark.parametrize("function", ["constant", "blind to the parent"])

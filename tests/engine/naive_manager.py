@@ -99,8 +99,8 @@ class NaiveManager(WithoutTiers):
         self.rows[row] = Row(plan.content, blocks, plan.hold_tokens, later, plan.cached_tokens)
         if self.settings.prefix_cache != "none":
             if readmission:
-                self.counters.preempted_queries += plan.content.length
-                self.counters.preempted_hits += plan.cached_tokens
+                self.counters.readmission_queries += plan.content.length
+                self.counters.readmission_hits += plan.cached_tokens
             else:
                 self.counters.prefix_cache_queries += plan.content.length
                 self.counters.prefix_cache_hits += plan.cached_tokens
@@ -199,8 +199,8 @@ class NaiveManager(WithoutTiers):
             evictions=self.counters.evictions,
             prefix_cache_queries=self.counters.prefix_cache_queries,
             prefix_cache_hits=self.counters.prefix_cache_hits,
-            preempted_queries=self.counters.preempted_queries,
-            preempted_hits=self.counters.preempted_hits,
+            readmission_queries=self.counters.readmission_queries,
+            readmission_hits=self.counters.readmission_hits,
         )
 
     def reset(self) -> None:
