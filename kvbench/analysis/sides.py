@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from kvbench.errors import DataError, UsageError
-from kvbench.store.case_columns import ENGINE_METRICS, KERNEL_METRICS, METRICS
+from kvbench.store.case_columns import ENGINE_METRICS, KERNEL_METRICS, METRICS, warning_names
 
 if TYPE_CHECKING:
     from kvbench.store.columns import Column
@@ -101,14 +101,6 @@ def metrics_of_case(kind: str, chosen: Sequence[str], sides: Iterable[Side], cas
 def of_kind(kind: str, chosen: Sequence[str]) -> list[str]:
     """The metrics without those that only cases of another kind can have."""
     return [name for name in chosen if name not in _OF_OTHER_KINDS.get(kind, ())]
-
-
-def warning_names(stored: Any) -> set[str]:
-    """Names of the warnings of a row; damaged text counts as one."""
-    try:
-        return {str(warning["name"]) for warning in json.loads(stored or "[]")}
-    except (ValueError, KeyError, TypeError):
-        return {"unreadable_warnings"}
 
 
 def _was_nan(row: Mapping[str, Any], metric: str) -> bool:

@@ -8,6 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
+from numpy.typing import NDArray
+
 
 @dataclass(slots=True)
 class StepRecord:
@@ -119,3 +122,8 @@ class RequestRecord:
     """When it computed something again after each; fewer when it never did."""
     swapped_at_s: Sequence[float] = ()
     """Those of `preempted_at_s` at which its blocks went to the swap area."""
+
+
+def step_column(steps: Sequence[StepRecord], name: str) -> NDArray[np.float64]:
+    """`[steps]` one field of every step."""
+    return np.array([getattr(step, name) for step in steps], dtype=np.float64)

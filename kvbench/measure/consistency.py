@@ -11,13 +11,13 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from kvbench.engine.telemetry import RequestRecord, StepRecord
+from kvbench.engine.telemetry import RequestRecord, StepRecord, step_column
+from kvbench.measure.slo import FINISHED
 from kvbench.measure.warnings import RowWarning
 
 _TOLERANCE_S = 1e-6
 """Of sums of times, beyond one part in a million"""
 _MOST_SAID = 3
-COMPLETE = frozenset({"length", "stop"})
 
 
 def contradictions(
@@ -49,7 +49,7 @@ def _counts(requests: Sequence[RequestRecord], steps: Sequence[StepRecord], widt
     prompts = _total(requests, "input_tokens")
     if queries > prompts:
         yield "prefix_cache_queries, input_tokens of requests", queries, prompts
-    if width == 1 and all(r.finish_reason in COMPLETE for r in requests):
+    if width == 1 and all(r.finish_reason in FINISHED for r in requests):
         yield from _tokens(requests, steps)
 
 
@@ -66,7 +66,7 @@ def _tokens(requests: Sequence[RequestRecord], steps: Sequence[StepRecord]) -> I
 def _request_times(requests: Sequence[RequestRecord], width: int) -> Iterator[Statement]:
     """The parts of each finished request add up to the whole."""
     for request in requests:
-        if request.finish_reason not in COMPLETE:
+        if request.finish_reason not in FINISHED:
             continue
         queue, prefill, ttft, e2e = request.queue_time_s, request.prefill_time_s, request.ttft_s, request.e2e_s
         if queue is None or prefill is None or ttft is None or e2e is None:
@@ -83,7 +83,7 @@ def _request_times(requests: Sequence[RequestRecord], width: int) -> Iterator[St
 
 def _step_times(steps: Sequence[StepRecord], wall_s: float) -> Iterator[Statement]:
     """Steps follow one another and end with the window."""
-    begins, lengths = _column(steps, "t_s"), _column(steps, "duration_s")
+    begins, lengths = step_column(steps, "t_s"), step_column(steps, "duration_s")
     ends = begins + lengths
     early = np.flatnonzero(begins[1:] < ends[:-1] - _TOLERANCE_S * np.maximum(1.0, ends[:-1]))
     if len(early):
@@ -95,13 +95,13 @@ def _step_times(steps: Sequence[StepRecord], wall_s: float) -> Iterator[Statemen
 
 def _capacity(steps: Sequence[StepRecord]) -> Iterator[Statement]:
     """Nobody holds more than there is, at any step."""
-    total, free = _column(steps, "kv_blocks_total"), _column(steps, "kv_blocks_free")
-    used, capacity = _column(steps, "kv_bytes_used"), _column(steps, "kv_capacity_bytes")
+    total, free = step_column(steps, "kv_blocks_total"), step_column(steps, "kv_blocks_free")
+    used, capacity = step_column(steps, "kv_bytes_used"), step_column(steps, "kv_capacity_bytes")
     per_block = np.divide(capacity, total, out=np.ones_like(capacity), where=total > 0)
     checks = (
         ("kv_bytes_used, kv_capacity_bytes", used, capacity),
         ("kv_blocks_free and used, kv_blocks_total", free + used / per_block, total),
-        ("external_blocks, kv_blocks_free", _column(steps, "external_blocks"), free),
+        ("external_blocks, kv_blocks_free", step_column(steps, "external_blocks"), free),
     )
     for what, left, right in checks:
         over = np.flatnonzero(left > right + 1e-9)
@@ -116,7 +116,3 @@ def _close(left: float, right: float) -> bool:
 
 def _total(records: Sequence[RequestRecord] | Sequence[StepRecord], name: str) -> int:
     return sum(getattr(record, name) for record in records)
-
-
-def _column(steps: Sequence[StepRecord], name: str) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
-    return np.array([getattr(step, name) for step in steps], dtype=np.float64)

@@ -18,7 +18,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from kvbench.engine.telemetry import RequestRecord, StepRecord
+from kvbench.engine.telemetry import RequestRecord, StepRecord, step_column
 from kvbench.measure.client_gaps import client_seconds
 from kvbench.measure.slo import FINISHED, goodput
 from kvbench.measure.steady_window import steady_window, weighted_median
@@ -152,8 +152,8 @@ def _too_few(count: int, names: list[str]) -> list[RowWarning]:
 
 
 def _busy(steps: Sequence[StepRecord], wall_s: float) -> dict[str, Value]:
-    duration = _column(steps, "duration_s")
-    prefill, decode = _column(steps, "prefill_tokens"), _column(steps, "decode_tokens")
+    duration = step_column(steps, "duration_s")
+    prefill, decode = step_column(steps, "prefill_tokens"), step_column(steps, "decode_tokens")
     prefill_s, decode_s = float(duration[prefill > 0].sum()), float(duration[decode > 0].sum())
     return {
         "prefill_busy_s": prefill_s,
@@ -167,32 +167,32 @@ def _busy(steps: Sequence[StepRecord], wall_s: float) -> dict[str, Value]:
         "decode_tokens_per_wall_s": float(decode.sum()) / wall_s,
         "steps": len(steps),
         "busy_share": float(duration.sum()) / wall_s,
-        "batch_size_mean": float(_column(steps, "batch_size").mean()),
+        "batch_size_mean": float(step_column(steps, "batch_size").mean()),
     }
 
 
 def _occupancy(steps: Sequence[StepRecord], block_size: int | NDArray[np.int64], pieces: int) -> dict[str, Value]:
-    duration = _column(steps, "duration_s")
-    capacity = _column(steps, "kv_capacity_bytes")
-    slots = _column(steps, "kv_blocks_total") * block_size
-    used = _share(_column(steps, "kv_bytes_used"), capacity)
-    active = _column(steps, "active_sequences")
+    duration = step_column(steps, "duration_s")
+    capacity = step_column(steps, "kv_capacity_bytes")
+    slots = step_column(steps, "kv_blocks_total") * block_size
+    used = _share(step_column(steps, "kv_bytes_used"), capacity)
+    active = step_column(steps, "active_sequences")
     metrics: dict[str, Value] = {
         "kv_capacity_bytes": int(capacity.max()),
-        "kv_blocks_total": int(_column(steps, "kv_blocks_total").max()),
-        "kv_capacity_tokens": int((_column(steps, "kv_blocks_total") // pieces * block_size).max()),
+        "kv_blocks_total": int(step_column(steps, "kv_blocks_total").max()),
+        "kv_capacity_tokens": int((step_column(steps, "kv_blocks_total") // pieces * block_size).max()),
         "kv_utilisation_mean": _mean_over_time(used, duration),
         "kv_utilisation_p50": weighted_median(used, duration),
         "kv_utilisation_peak": float(used.max()),
         "active_sequences_max": int(active.max()),
         "active_sequences_mean": _mean_over_time(active, duration),
-        "waiting_sequences_max": int(_column(steps, "waiting_sequences").max()),
-        "live_cached_tokens_max": int(_column(steps, "live_cached_tokens").max()),
+        "waiting_sequences_max": int(step_column(steps, "waiting_sequences").max()),
+        "live_cached_tokens_max": int(step_column(steps, "live_cached_tokens").max()),
     }
     wastes = {"internal": "internal_slots", "reserved": "reserved_slots", "external": "external_blocks"}
     for name, column in wastes.items():
         per_slot = block_size if column.endswith("blocks") else 1
-        share = _share(_column(steps, column) * per_slot, slots)
+        share = _share(step_column(steps, column) * per_slot, slots)
         metrics |= {f"{name}_share_mean": _mean_over_time(share, duration), f"{name}_share_peak": float(share.max())}
     return metrics
 
@@ -247,10 +247,6 @@ def _count_warnings(metrics: dict[str, Value], offload: str) -> list[RowWarning]
         numbers = {"preemptions": metrics["preemptions"], "requests": total, "recomputed_share": share}
         found.append(RowWarning("preempted_heavily", numbers))
     return found
-
-
-def _column(steps: Sequence[StepRecord], name: str) -> Floats:
-    return np.array([getattr(step, name) for step in steps], dtype=np.float64)
 
 
 def _share(part: Floats, whole: Floats) -> Floats:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 from functools import cache
+from typing import Any
 
 from kvbench.store.columns import SAMPLE_KEYS, Better, Column
 from kvbench.store.setting_columns import setting_columns
@@ -252,3 +254,11 @@ def case_columns() -> tuple[Column, ...]:
     head = [column.name for column in IDENTITY_COLUMNS]
     settings = [name for name in found if name not in head and name not in METRICS]
     return tuple(found[name] for name in (*head, *settings, *METRICS))
+
+
+def warning_names(stored: Any) -> set[str]:
+    """Names of the warnings in a row's column of them; damaged text counts as one."""
+    try:
+        return {str(warning["name"]) for warning in json.loads(stored or "[]")}
+    except (ValueError, KeyError, TypeError):
+        return {"unreadable_warnings"}

@@ -6,7 +6,6 @@ is noted (host name, kernel release …) and `volatile` differs between any two 
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Literal, NamedTuple
@@ -15,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from kvbench.errors import DataError
+from kvbench.store.case_columns import warning_names
 from kvbench.store.parts import now
 from kvbench.store.version import SCHEMA_VERSION
 
@@ -200,15 +200,8 @@ def _warnings(rows: list[Mapping[str, Any]]) -> dict[str, int]:
     """Name → samples that carry the warning; the rows have its numbers."""
     found: Counter[str] = Counter()
     for row in rows:
-        found.update(_warning_names(row.get("warnings")))
+        found.update(warning_names(row.get("warnings")))
     return dict(sorted(found.items()))
-
-
-def _warning_names(stored: Any) -> set[str]:
-    try:
-        return {str(warning["name"]) for warning in json.loads(stored or "[]")}
-    except (ValueError, KeyError, TypeError):
-        return {"unreadable_warnings"}
 
 
 def _distribution(values: pa.ChunkedArray) -> dict[str, float]:

@@ -20,8 +20,8 @@ from tempfile import TemporaryFile
 from typing import IO, Any, Self
 
 from kvbench.errors import CannotRunError
+from kvbench.measure.worker import THREAD_VARIABLES
 
-THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS")
 PREPARE_TIMEOUT_S = 180.0
 _COMPILER_GAVE_UP = re.compile(rb"LLVM ERROR|PassManager|(llvm|mlir|triton)[^\n]*Assertion", re.IGNORECASE)
 """As an abort in LLVM, and a failed assertion of its C++, are printed"""
