@@ -19,7 +19,6 @@ class StorageDtype:
     name: str
     bytes_per_element: Fraction
     scale_bytes: int = 0
-    is_float: bool = True
 
 
 KV_DTYPES = ("fp32", "fp16", "bf16", "fp8_e4m3", "fp8_e5m2", "int8")
@@ -44,8 +43,8 @@ DTYPES: dict[str, StorageDtype] = {
         StorageDtype("bf16", Fraction(2)),
         StorageDtype("fp8_e4m3", Fraction(1), scale_bytes=4),
         StorageDtype("fp8_e5m2", Fraction(1), scale_bytes=4),
-        StorageDtype("int8", Fraction(1), scale_bytes=4, is_float=False),
-        StorageDtype("int4", Fraction(1, 2), scale_bytes=4, is_float=False),
+        StorageDtype("int8", Fraction(1), scale_bytes=4),
+        StorageDtype("int4", Fraction(1, 2), scale_bytes=4),
     )
 }
 

@@ -126,3 +126,24 @@ class ModelGeometry:
         else:
             mode = "mqa" if self.kv_heads == 1 else "gqa"
         return mode + ("+window" if any(g.kind == "window" for g in self.groups) else "")
+
+
+def single_layer(
+    name: str, source: str, group: LayerGroup, query_heads: int, max_context: int, latent: LatentShape | None = None
+) -> ModelGeometry:
+    """One attention layer and nothing else, for those who time or tune a kernel."""
+    return ModelGeometry(
+        name=name,
+        family="llama",
+        source=source,
+        num_layers=1,
+        hidden_size=query_heads * group.k_head_dim,
+        intermediate_size=1,
+        query_heads=query_heads,
+        kv_heads=group.kv_heads,
+        head_dim=group.k_head_dim,
+        vocab_size=1,
+        max_context=max_context,
+        groups=(group,),
+        latent=latent,
+    )

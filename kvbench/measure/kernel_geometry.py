@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kvbench.geometry.model import LayerGroup, ModelGeometry
+from kvbench.geometry.model import LayerGroup, ModelGeometry, single_layer
 from kvbench.spec.suite import KernelSettings
 
 SETS = 3
@@ -23,17 +23,4 @@ def query_dtype(kernel: KernelSettings, device: str) -> str:
 def one_layer(kernel: KernelSettings) -> ModelGeometry:
     """A geometry of one full-attention layer with the case's heads."""
     group = LayerGroup("full", (0,), kernel.kv_heads, kernel.head_dim, kernel.head_dim)
-    return ModelGeometry(
-        name="kernel",
-        family="llama",
-        source="kernel case",
-        num_layers=1,
-        hidden_size=kernel.query_heads * kernel.head_dim,
-        intermediate_size=1,
-        query_heads=kernel.query_heads,
-        kv_heads=kernel.kv_heads,
-        head_dim=kernel.head_dim,
-        vocab_size=1,
-        max_context=kernel.context,
-        groups=(group,),
-    )
+    return single_layer("kernel", "kernel case", group, kernel.query_heads, kernel.context)

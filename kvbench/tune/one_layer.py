@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kvbench.geometry.memory import kv_bytes_per_token
-from kvbench.geometry.model import GroupKind, LatentShape, LayerGroup, ModelGeometry
+from kvbench.geometry.model import GroupKind, LatentShape, LayerGroup, ModelGeometry, single_layer
 
 if TYPE_CHECKING:
     from kvbench_kernels.specs import KernelShape
@@ -24,21 +24,7 @@ def one_layer(shape: KernelShape) -> ModelGeometry:
     group = LayerGroup(kind, (0,), shape.kv_heads, shape.k_dim, 0 if is_latent else shape.v_dim, window)
     rope = shape.k_dim - shape.v_dim
     latent = LatentShape(None, shape.v_dim, shape.k_dim, rope, shape.v_dim) if is_latent else None
-    return ModelGeometry(
-        name="tuned kernel",
-        family="llama",
-        source="kvbench tune",
-        num_layers=1,
-        hidden_size=shape.query_heads * shape.k_dim,
-        intermediate_size=1,
-        query_heads=shape.query_heads,
-        kv_heads=shape.kv_heads,
-        head_dim=shape.k_dim,
-        vocab_size=1,
-        max_context=shape.context,
-        groups=(group,),
-        latent=latent,
-    )
+    return single_layer("tuned kernel", "kvbench tune", group, shape.query_heads, shape.context, latent)
 
 
 def pool_bytes(shape: KernelShape) -> int:
