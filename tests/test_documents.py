@@ -11,7 +11,10 @@ from kvbench.cli.main import COMMANDS
 
 ROOT = Path(__file__).parents[1]
 PAGES = [
-    *(ROOT / name for name in ("README.md", "CHANGELOG.md", "results/README.md", "tests/CASES.md")),
+    *(
+        ROOT / name
+        for name in ("README.md", "CHANGELOG.md", "benchmarks/README.md", "results/README.md", "tests/CASES.md")
+    ),
     *sorted((ROOT / "docs").glob("*.md")),
 ]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -56,6 +59,11 @@ def test_files_of_ours_that_a_page_names_exist(page: Path) -> None:
 def test_the_readme_shows_every_command_and_no_other() -> None:
     fences = re.findall(r"^```sh\n(.*?)^```", README, re.DOTALL | re.MULTILINE)
     assert set(re.findall(r"^kvbench (\w+)", "\n".join(fences), re.MULTILINE)) == set(COMMANDS)
+
+
+def test_every_script_of_the_benchmarks_is_on_their_page() -> None:
+    named = re.findall(r"`(\w+\.py)`", (ROOT / "benchmarks/README.md").read_text(encoding="utf-8"))
+    assert set(named) == {path.name for path in (ROOT / "benchmarks").glob("*.py")}
 
 
 def test_the_readme_says_how_to_run_and_how_to_test() -> None:
