@@ -43,6 +43,9 @@ class _Wanted(NamedTuple):
 
 @dataclass(slots=True)
 class AdmissionDetail:
+    """What `commit` needs of an admission plan beside its figures: the hits by group, and the blocks promised beyond
+    what is held."""
+
     groups: list[GroupHits]
     hit_blocks: int
     partial: PartialHit

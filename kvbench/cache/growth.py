@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class GrowthDetail:
+    """What `commit_append` needs of a growth plan beside its figures."""
+
     at: Int64s
     """The rows, as numpy's index type"""
     growth: Int32s

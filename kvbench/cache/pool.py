@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 
 class BlockState(IntEnum):
+    """A block is in exactly one of these; their counts sum to the pool and the null block."""
+
     FREE = 0
     CACHED = 1
     USED = 2

@@ -62,6 +62,7 @@ class LayerReads(NamedTuple):
 
 
 def layer_windows(geometry: ModelGeometry) -> LayerWindows:
+    """Windows and numbers of layers of the model's groups."""
     groups = geometry.groups
     return LayerWindows(tuple(group.window for group in groups), tuple(len(group.layers) for group in groups))
 

@@ -30,6 +30,7 @@ def norm_names(geometry: ModelGeometry) -> tuple[str, str | None, str, str | Non
 
 
 def has_experts(geometry: ModelGeometry, layer: int) -> bool:
+    """Whether the MLP of this layer (from 0) is one of experts."""
     return geometry.experts is not None and layer >= geometry.experts.first_layer
 
 

@@ -103,6 +103,7 @@ def _rope(c: Fields, default_theta: float) -> tuple[float, dict[str, Any] | None
 
 
 def layer_types(c: Fields, g: ModelGeometry, default: list[str]) -> list[str]:
+    """`full_attention` or `sliding_attention` for each layer; `UsageError` for another type or number of them."""
     types = c.names("layer_types") or default
     unknown = sorted(set(types) - {FULL, WINDOW})
     if unknown:
@@ -127,6 +128,7 @@ def grouped(g: ModelGeometry, types: list[str], window: int | None) -> ModelGeom
 
 
 def checked_experts(c: Fields, experts: Experts) -> Experts:
+    """The experts as they are; `UsageError` when a token takes more than there are."""
     if experts.per_token > experts.routed:
         raise UsageError(
             f"{c.where}: {experts.per_token} experts per token, but only {experts.routed} experts",

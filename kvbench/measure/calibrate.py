@@ -19,6 +19,7 @@ SERVINGS = 3
 
 
 def main() -> int:
+    """Settings on stdin (JSON), rates on stdout."""
     start = time.perf_counter()
     asked = json.loads(sys.stdin.read())
     for name in THREAD_VARIABLES:

@@ -68,6 +68,7 @@ def system_name(host: Host) -> str | None:
 
 
 def microcode(host: Host) -> str | None:
+    """The CPU's microcode revision as /proc/cpuinfo has it; None where it does not say."""
     found = re.search(r"^microcode\s*:\s*(\w+)$", host.text("proc/cpuinfo") or "", re.MULTILINE)
     return found.group(1) if found else None
 

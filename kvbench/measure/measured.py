@@ -154,6 +154,7 @@ class Decoding:
 
 
 def decoding_of(case: CaseJob) -> Decoding:
+    """From the case's `workload.sampling`."""
     asked = WorkloadSettings.model_validate(case.workload).sampling
     return Decoding(SamplingParams(asked.temperature, asked.top_k, asked.top_p), asked.n, asked.beams)
 

@@ -36,6 +36,7 @@ class Outbox:
 
 
 def main() -> int:
+    """The whole life of a worker; the exit code."""
     outbox = Outbox(os.dup(1))
     os.dup2(2, 1)
     job = WorkerJob.from_json(_read_line())

@@ -13,6 +13,7 @@ def set_axis(data: dict[str, Any], key: str, values: list[Any]) -> None:
 
 
 def set_fixed(data: dict[str, Any], key: str, value: Any) -> None:
+    """Give the key one value, in tables that are made where they are missing."""
     *tables, last = key.split(".")
     inner = data
     for table in tables:
@@ -21,6 +22,7 @@ def set_fixed(data: dict[str, Any], key: str, value: Any) -> None:
 
 
 def drop_fixed(data: dict[str, Any], key: str) -> None:
+    """Take the key out; nothing happens where it is not there."""
     *tables, last = key.split(".")
     inner: Any = data
     for table in tables:

@@ -70,6 +70,7 @@ def tables() -> frozenset[str]:
 
 @cache
 def model_schema(model: type[Settings]) -> dict[str, Any]:
+    """Its JSON Schema, made once."""
     return model.model_json_schema()
 
 
@@ -102,6 +103,7 @@ def normalise(path: str, value: Any) -> Any:
 
 
 def value_at(settings: Any, parts: list[str]) -> Any:
+    """The value at `parts`, from settings through settings within them."""
     for part in parts:
         settings = getattr(settings, part)
     return settings

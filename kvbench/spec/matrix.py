@@ -56,6 +56,8 @@ class Rule:
 
 @dataclass
 class Matrix:
+    """What is varied: dimensions in order, rules that leave points out, and what was wrong with either."""
+
     dimensions: list[Dimension] = field(default_factory=list)
     exclude: list[Rule] = field(default_factory=list)
     only: list[Rule] = field(default_factory=list)

@@ -32,6 +32,7 @@ def base_of(suite: Suite, name: str) -> dict[str, Any]:
 
 
 def overlaid(base: dict[str, Any], own: list[Setting]) -> dict[str, Any]:
+    """`base` with the point's own settings laid over it; a preset fills in what is then still open."""
     data = dict(base)
     for setting in own:
         _, *tables, last = setting.key.split(".")

@@ -143,6 +143,7 @@ def sync_folder(path: Path) -> None:
 
 
 def make_folder(path: Path) -> Path:
+    """The folder, made with its parents where it is missing."""
     path.mkdir(parents=True, exist_ok=True)
     return path
 

@@ -122,6 +122,7 @@ def supersede(run_dir: Path, path: Path) -> None:
 
 
 def folder_name(case_id: str, sample: int) -> str:
+    """A part's folder within `parts/`."""
     return f"{case_id}-{sample}"
 
 

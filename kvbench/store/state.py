@@ -208,6 +208,7 @@ def _is_case(case: Any) -> bool:
 
 
 def read_journal(path: Path) -> Journal | None:
+    """What a seal has yet to do; None when none was interrupted, `DataError` for a damaged journal."""
     if not (path / JOURNAL).exists():
         return None
     found = files.read_json(path / JOURNAL)
@@ -256,6 +257,7 @@ def only(table: pa.Table, keys: set[Key]) -> pa.Table:
 
 
 def part_path(key: Key) -> str:
+    """A part's folder within the run's."""
     return f"{PARTS}/{folder_name(*key)}"
 
 

@@ -60,6 +60,7 @@ def auto_kv_bytes(machine: Machine, geometry: ModelGeometry, engine: EngineSetti
 
 
 def engine_memory(geometry: ModelGeometry, engine: EngineSettings, kv_bytes: int, device: Device) -> Memory:
+    """Of an engine case with `kv_bytes` of KV, bytes, at its largest step."""
     dtype = WEIGHT_DTYPE[device.kind] if engine.weight_dtype == "auto" else engine.weight_dtype
     load = Load(engine.max_sequences, engine.max_batch_tokens, context_limit(engine, geometry))
     width = 2 if dtype == "fp32" else 1  # the budget counts activations at 16 bits

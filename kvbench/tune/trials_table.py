@@ -54,6 +54,7 @@ def write_trials(path: Path, rows: Sequence[Mapping[str, Any]], facts: Mapping[s
 def trial_row(
     trial: Trial, *, kernel: str, shape: Mapping[str, Any], number: int, bytes_per_call: int
 ) -> dict[str, Any]:
+    """One trial as a row; `number` counts trials of the shape."""
     return {
         "kernel": kernel,
         "shape": json.dumps(shape),

@@ -79,6 +79,7 @@ def read_document(path: Path) -> list[Winner]:
 
 
 def write_document(path: Path, winners: list[Winner]) -> None:
+    """Into a file of their own, with a digest, for `read_document` elsewhere."""
     _write(path, export_document(winners))
 
 

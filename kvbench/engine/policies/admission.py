@@ -31,6 +31,8 @@ class Running(Protocol):
 
 
 class AdmissionPolicy(Protocol):
+    """Who is admitted, and what it is promised."""
+
     def promise(self, sequence: Sequence) -> int:
         """Length in tokens up to which the sequence may grow without asking again."""
         ...

@@ -47,6 +47,8 @@ class Moves(Protocol):
 
 
 class BatchPolicy(Protocol):
+    """Which moves make up a step."""
+
     holds_finished: bool
     """Whether a finished sequence keeps its seat and its blocks until nobody of its batch runs."""
 

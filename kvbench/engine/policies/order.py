@@ -14,6 +14,8 @@ WINDOW = 32
 
 
 class Order(Protocol):
+    """Who is next in line."""
+
     window: int
     """1: the first by key is next. More: of so many first by key, the one with the highest `preference`."""
 

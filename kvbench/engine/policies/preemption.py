@@ -13,6 +13,8 @@ _WEIGHT = 0.2
 
 
 class PreemptionPolicy(Protocol):
+    """Whether a victim's KV is copied out or computed again."""
+
     def prefers_swap(self, tokens: int, blocks: int) -> bool:
         """Whether a victim with so many computed tokens in so many blocks should be copied out."""
         ...

@@ -49,6 +49,7 @@ PREEMPTION_POLICIES = {
 
 
 def batch_policy(name: str) -> BatchPolicy:
+    """By name; `UsageError` for an unknown one, as from the others."""
     policy: BatchPolicy = _build(name, BATCH_POLICIES, "batch policy")
     return policy
 
@@ -61,16 +62,19 @@ def admission_policy(manager: CacheManager, settings: EngineSettings) -> Admissi
 
 
 def preemption_policy(name: str) -> PreemptionPolicy:
+    """By name."""
     policy: PreemptionPolicy = _build(name, PREEMPTION_POLICIES, "preemption policy")
     return policy
 
 
 def victim_policy(manager: CacheManager, settings: EngineSettings) -> VictimPolicy:
+    """The one that the settings name."""
     policy: VictimPolicy = _build(settings.victim, VICTIM_POLICIES, "victim policy", manager, settings)
     return policy
 
 
 def order_of(name: str, manager: CacheManager) -> Order:
+    """By name; it may look into the manager for cached prefixes."""
     order: Order = _build(name, ORDERS, "order", manager)
     return order
 

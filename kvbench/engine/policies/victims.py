@@ -15,12 +15,16 @@ if TYPE_CHECKING:
 
 
 class VictimPolicy(Protocol):
+    """Who loses its blocks."""
+
     def choose(self, prefilling: list[Sequence], decoding: list[Sequence]) -> Sequence:
         """One of the running sequences, of which there is at least one; both lists are by arrival."""
         ...
 
 
 class LastArrived:
+    """The latest scheduled arrival: the oldest work is kept."""
+
     def __init__(self, manager: CacheManager, settings: EngineSettings) -> None:
         self._manager = manager
         self._settings = settings
