@@ -12,31 +12,16 @@ pytest.importorskip("triton")
 torch = pytest.importorskip("torch")
 
 CHILD = """
-import ctypes, mmap, sys
+import sys
 import numpy as np
 import torch
 from kvbench_kernels import mla_triton, prefill_triton
 from kvbench_kernels.offsets import block_offsets
 from kvbench_kernels.specs import KernelShape
+from tests.kernels.guard import at_the_edge as array_at_the_edge, tensor_at_the_edge as at_the_edge, trip
 
-PAGE = mmap.PAGESIZE
-libc = ctypes.CDLL(None, use_errno=True)
-keep = []
-
-def at_the_edge(values):
-    array = values.contiguous().view(torch.uint8).numpy()
-    pages = -(-array.nbytes // PAGE)
-    memory = mmap.mmap(-1, (pages + 1) * PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    whole = np.frombuffer(memory, np.uint8)
-    place = whole[pages * PAGE - array.nbytes : pages * PAGE]
-    place[:] = array.reshape(-1)
-    guard = whole.ctypes.data + pages * PAGE
-    if libc.mprotect(ctypes.c_void_p(guard), ctypes.c_size_t(PAGE), 0) != 0:
-        raise OSError(ctypes.get_errno())
-    keep.append((memory, whole))
-    if sys.argv[1] == "trip":
-        print(ctypes.string_at(guard, 1))
-    return torch.from_numpy(place).view(values.dtype).view(values.shape)
+if sys.argv[1] == "trip":
+    trip(array_at_the_edge(np.ones(5)))
 
 def ints(*values):
     return at_the_edge(torch.tensor(values, dtype=torch.int32))

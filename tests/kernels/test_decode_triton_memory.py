@@ -17,7 +17,7 @@ from kvbench_kernels.offsets import block_offsets
 from kvbench_kernels.specs import KernelShape
 
 CHILD = """
-import ctypes, mmap, os, sys, tempfile
+import os, tempfile
 from pathlib import Path
 import numpy as np
 import torch
@@ -26,23 +26,7 @@ from kvbench_kernels.decode_triton import Config
 from kvbench_kernels.offsets import block_offsets
 from kvbench_kernels.specs import KernelShape
 from tests.kernels.decode_runs import page_with
-
-PAGE = mmap.PAGESIZE
-libc = ctypes.CDLL(None, use_errno=True)
-keep = []
-
-def at_the_edge(values):
-    array = values.contiguous().view(torch.uint8).numpy()
-    pages = -(-array.nbytes // PAGE)
-    memory = mmap.mmap(-1, (pages + 1) * PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    whole = np.frombuffer(memory, np.uint8)
-    place = whole[pages * PAGE - array.nbytes : pages * PAGE]
-    place[:] = array.reshape(-1)
-    guard = whole.ctypes.data + pages * PAGE
-    if libc.mprotect(ctypes.c_void_p(guard), ctypes.c_size_t(PAGE), 0) != 0:
-        raise OSError(ctypes.get_errno())
-    keep.append((memory, whole))
-    return torch.from_numpy(place).view(values.dtype).view(values.shape)
+from tests.kernels.guard import tensor_at_the_edge as at_the_edge
 
 def edge(page, kv_dtype, dim, block_size, context, window, tile, splits):
     scaled = kv_dtype == "int8"

@@ -9,29 +9,14 @@ import sys
 import pytest
 
 CHILD = """
-import ctypes, mmap, sys
+import sys
 import numpy as np
 from kvbench_kernels.decode_numba import arguments, decode
 from kvbench_kernels.gather_numba import gather
+from tests.kernels.guard import at_the_edge, trip
 
-PAGE = mmap.PAGESIZE
-libc = ctypes.CDLL(None, use_errno=True)
-keep = []
-
-def at_the_edge(array):
-    pages = -(-array.nbytes // PAGE)
-    memory = mmap.mmap(-1, (pages + 1) * PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    whole = np.frombuffer(memory, np.uint8)
-    start = pages * PAGE - array.nbytes
-    place = whole[start : pages * PAGE].view(array.dtype).reshape(array.shape)
-    place[...] = array
-    guard = whole.ctypes.data + pages * PAGE
-    if libc.mprotect(ctypes.c_void_p(guard), ctypes.c_size_t(PAGE), 0) != 0:
-        raise OSError(ctypes.get_errno())
-    keep.append((memory, whole))
-    if sys.argv[2] == "trip":
-        print(ctypes.string_at(guard, 1))
-    return place
+if sys.argv[2] == "trip":
+    trip(at_the_edge(np.ones(5)))
 
 def run(form, k_dim, v_dim, block_size, context, window):
     heads, group = 2, 3
