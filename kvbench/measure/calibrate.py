@@ -12,7 +12,7 @@ import sys
 import time
 from typing import Any
 
-from kvbench.measure.worker import THREAD_VARIABLES
+from kvbench.measure.job import THREAD_VARIABLES
 
 PROMPTS, INPUT_TOKENS, OUTPUT_TOKENS = 8, 128, 16
 SERVINGS = 3

@@ -17,6 +17,8 @@ READY = "ready"
 POISONED = "poisoned"
 FATAL = "fatal"
 UNWRITABLE = "unwritable"
+THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS")
+"""Of a process that computes, before it imports what reads them"""
 
 
 @dataclass(frozen=True, slots=True)

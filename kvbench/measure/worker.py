@@ -13,12 +13,21 @@ import time
 from typing import TYPE_CHECKING
 
 from kvbench.errors import KvbenchError
-from kvbench.measure.job import FATAL, FINISHED, POISONED, READY, STARTED, UNWRITABLE, CaseJob, Event, WorkerJob
+from kvbench.measure.job import (
+    FATAL,
+    FINISHED,
+    POISONED,
+    READY,
+    STARTED,
+    THREAD_VARIABLES,
+    UNWRITABLE,
+    CaseJob,
+    Event,
+    WorkerJob,
+)
 
 if TYPE_CHECKING:
     from kvbench.measure.bench import Bench
-
-THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS")
 
 
 class Outbox:

@@ -34,7 +34,7 @@ def case_job(
     tuned: Tuned | None = None,
 ) -> CaseJob:
     """`sections` are the suite's, resolved, as JSON; `columns` go into the case's row as they are."""
-    facts = {
+    facts: dict[str, object] = {
         "sections": sections,
         "kernels": kernel_digest(),
         "engine": engine_digest(),

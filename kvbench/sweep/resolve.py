@@ -76,7 +76,7 @@ def resolve_attention(name: str, machine: Machine) -> str:
         return name
     device = machine.device
     if name == "numba" and device.kind != "cpu":
-        raise UsageError('attention = "numba" runs on a CPU only', hint='use attention = "auto"')
+        raise CannotRunError('attention = "numba" runs on a CPU only', hint='use attention = "auto"')
     if name == "triton" and (reason := why_not_triton(device.kind)) is not None:
         raise CannotRunError(f'attention = "triton" does not run here: {reason}', hint='use attention = "auto"')
     return automatic_attention(device.kind) if name == "auto" else name

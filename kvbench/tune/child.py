@@ -20,7 +20,7 @@ from tempfile import TemporaryFile
 from typing import IO, Any, Self
 
 from kvbench.errors import CannotRunError
-from kvbench.measure.worker import THREAD_VARIABLES
+from kvbench.measure.job import THREAD_VARIABLES
 
 PREPARE_TIMEOUT_S = 180.0
 _COMPILER_GAVE_UP = re.compile(rb"LLVM ERROR|PassManager|(llvm|mlir|triton)[^\n]*Assertion", re.IGNORECASE)
