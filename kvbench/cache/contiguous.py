@@ -18,6 +18,7 @@ import numpy as np
 
 from kvbench.cache.buddy import BuddyExtents
 from kvbench.cache.extents import Extents
+from kvbench.cache.reservation_invariants import check_reservations
 from kvbench.cache.reservations import largest_piece, reserved_slots
 from kvbench.cache.tables import BlockTables
 from kvbench.cache.transfers import Transfers
@@ -218,53 +219,7 @@ class ContiguousManager(WithoutTiers):
         self._start()
 
     def check_invariants(self) -> None:
-        """Reservations and free extents tile the pool without a gap or an overlap; entries lie in their reservation."""
-        rows = np.flatnonzero(self.tables.live)
-        taken_for = self.extents.taken_for
-        pieces = [
-            (int(self.starts[row]), taken_for(self.groups * int(self.needs[row])), f"row {row}")
-            for row in rows.tolist()
-        ]
-        taken = sum(size for _, size, _ in pieces)
-        pieces += [(start, size, "a free extent") for start, size in self.extents.items()]
-        at = 1
-        for start, size, owner in sorted(pieces):
-            if start != at:
-                raise InternalError(f"block {min(at, start)}: {owner} starts at {start}, expected at {at}")
-            at += size
-        if at != self.settings.num_blocks + 1 or self.live != len(rows) or self.taken != taken:
-            raise InternalError(f"reservations and free extents end at block {at - 1} of {self.settings.num_blocks}")
-        self._check_progress()
-        for row in rows.tolist():
-            content, computed, length = self.tables.contents[row], self.tables.computed[row], self.tables.lengths[row]
-            if content is None or not 0 <= computed <= min(length, content.length):
-                raise InternalError(f"row {row} has {computed} computed tokens, {length} slots")
-        expected = self._entries(rows)
-        expected[:, np.arange(self.tables.width) >= self.tables.held[rows][:, None]] = NULL_BLOCK
-        if not np.array_equal(expected, self.tables.blocks[:, rows]):
-            raise InternalError("a row's table names blocks outside its reservation")
-
-    def _check_progress(self) -> None:
-        """Of every row: computed ≤ length ≤ held slots ≤ reserved ones; a row without a sequence has none of them."""
-        tables = self.tables
-        wrong = (tables.computed > tables.lengths) | (tables.held != -(-tables.lengths // tables.block_size))
-        wrong |= (
-            (tables.held > self.needs) | (tables.computed < 0) | (~tables.live & (self.needs + tables.lengths != 0))
-        )
-        if wrong.any():
-            row = int(np.argmax(wrong))
-            raise InternalError(
-                f"row {row}: {int(tables.computed[row])} tokens computed of {int(tables.lengths[row])}, "
-                f"{int(tables.held[row])} blocks held of {int(self.needs[row])} reserved"
-            )
-
-    def _entries(self, rows: Int64s) -> Int32s:
-        """[groups, rows, width] the blocks of whole reservations, one group's after the other's, and beyond."""
-        logical = np.arange(self.tables.width, dtype=np.int32)
-        groups = np.arange(self.groups, dtype=np.int32)[:, None]
-        firsts = self.starts[rows] + groups * self.needs[rows]
-        entries: Int32s = firsts[:, :, None] + logical
-        return entries
+        check_reservations(self)
 
     def _fill(self, rows: Int32s | Int64s, old: Int32s | Int64s, new: Int32s | Int64s) -> None:
         """Table entries [old, new) of each row."""
