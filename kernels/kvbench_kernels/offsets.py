@@ -27,7 +27,7 @@ class Offsets(NamedTuple):
     token_rows: int
 
     @property
-    def without_v_stride(self) -> tuple[int, ...]:
+    def without_v_stride(self) -> tuple[int, int, int, int, int, int, int, int]:
         """As append and gather take them, which step through V by its own width."""
         return (*self[:3], *self[4:])
 
