@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from kvbench.analysis.sides import warning_names
+from kvbench.store.case_columns import warning_names
 
 SLOWED = frozenset({"core_shared", "cpu_stolen", "descheduled", "page_faults", "swapped", "throttled"})
 
