@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from kvbench.sweep.advise import Advice, Row
 
 FRONT = "◆"
+_HITS_LOST = "hits lost"
 
 
 def tables_of(advice: Advice) -> list[Table]:
@@ -59,7 +60,7 @@ def _candidates(advice: Advice) -> Table:
     has_error = any(row.kv_error is not None for row in advice.rows) and "kv_dtype" in advice.axes
     has_hits = any(row.exact.hits is not None for row in advice.rows)
     heads = [*advice.axes, "", "front", "tail waste", "tables", "fit at once", "tokens of KV"]
-    heads += ["hits lost"] * has_hits + ["decode step", "output tokens/s", "against it", "ttft p50", "tpot p50"]
+    heads += [_HITS_LOST] * has_hits + ["decode step", "output tokens/s", "against it", "ttft p50", "tpot p50"]
     has_quality = any(row.quality is not None for row in advice.rows)
     heads += (
         ["KV error"] * has_error + ["KL, nats", "perplexity change", "same top-1"] * has_quality + ["kind", "why not"]
@@ -71,7 +72,7 @@ def _candidates(advice: Advice) -> Table:
         cells += [", ".join(marks(advice, at)), FRONT if advice.decision.front[at] else ""]
         cells += [f"{exact.life_waste_share:.1%}", format_bytes(exact.table_bytes)]
         cells += [format_count(exact.life_sequences), format_count(exact.num_blocks * exact.block_size)]
-        cells += [f"{exact.hits.lost_share:.1%}" if exact.hits else MISSING] * has_hits
+        cells += [_hits_lost(advice, row)] * has_hits
         cells += [format_seconds(row.prediction.step_s), _rate(candidate.tokens_per_s)]
         cells += [share_cell(advice.decision.losses[at])]
         cells += [_time(candidate.ttft_s), _time(candidate.tpot_s)]
@@ -80,14 +81,32 @@ def _candidates(advice: Advice) -> Table:
         cells += [kind_of(advice, row) if candidate.tokens_per_s else MISSING, _why_not(advice, at)]
         rows.append(cells)
     kept = [at for at in range(len(heads)) if heads[at] != "why not" or any(cells[at] for cells in rows)]
-    footer = (
-        f"{FRONT} no other has more output tokens/s at no worse latency · tail waste, tables, what fits and hits lost "
-        "are exact · in brackets: 95 % over the rounds of what was measured, else 90 % by the model's errors · against "
-        "it: throughput on the same requests, with the 95 % interval of the difference"
-    )
+    footer = _footer(advice, has_hits)
     numbers = frozenset(range(len(advice.axes) + 2, len(heads) - 2))
     shown = [[cells[at] for at in kept] for cells in rows]
     return Table("", [heads[at] for at in kept], shown, numbers & frozenset(kept), footer)
+
+
+def _hits_lost(advice: Advice, row: Row) -> str:
+    """Of a candidate that has a cache; of all where none has one, for then it speaks of the block size."""
+    caches = [one.settings.prefix_cache != "none" for one in advice.rows]
+    if row.exact.hits is None or (any(caches) and row.settings.prefix_cache == "none"):
+        return MISSING
+    share = row.exact.hits.lost_share
+    return "< 0.1%" if 0 < share < 0.001 else f"{share:.1%}"
+
+
+def _footer(advice: Advice, has_hits: bool) -> str:
+    parts = [f"{FRONT} no other has more output tokens/s at no worse latency"]
+    parts += ["tail waste, tables, what fits and hits lost are exact"]
+    if has_hits and any(row.exact.hits is not None and row.exact.hits.sharing == "synthetic" for row in advice.rows):
+        parts += ["hits lost inside the trace's own, larger blocks are synthetic"]
+    if any(row.is_measured for row in advice.rows) or not advice.evidence.is_modelled:
+        parts += ["in brackets: 95 % over the rounds of what was measured, else 90 % by the model's errors"]
+        parts += ["against it: throughput on the same requests, with the 95 % interval of the difference"]
+    else:
+        parts += ["against it: throughput on the same requests; the bracket is an assumption, for nothing was measured"]
+    return " · ".join(parts)
 
 
 def _quality(row: Row) -> list[str]:
@@ -148,8 +167,11 @@ def _record(advice: Advice, at: int, row: Row) -> dict[str, Any]:
         "pool_bytes": exact.pool_bytes,
         "capacity_sequences": exact.life_sequences,
         "capacity_tokens": exact.num_blocks * exact.block_size,
+        "hits_most_share": hits.hit_rate if hits else None,
         "hits_lost_share": hits.lost_share if hits else None,
+        "hits_sharing": hits.sharing if hits else None,
         "decode_step_s": row.prediction.step_s,
+        "decode_step_kind": _step_kind(advice, row),
         **_ends("output_tokens_per_s", candidate.tokens_per_s),
         **_ends("loss_share", decision.losses[at]),
         **_ends("ttft_p50_s", candidate.ttft_s),
@@ -160,6 +182,13 @@ def _record(advice: Advice, at: int, row: Row) -> dict[str, Any]:
         "missed": decision.missed[at],
         "notes": list(candidate.notes),
     }
+
+
+def _step_kind(advice: Advice, row: Row) -> str | None:
+    """The model's in any case, also where a candidate was measured."""
+    if row.prediction.step_s is None:
+        return None
+    return "modelled" if advice.evidence.is_modelled else "predicted"
 
 
 def _quality_record(row: Row) -> dict[str, float | None]:
@@ -181,6 +210,13 @@ def _finite(value: float) -> float | None:
     return value if abs(value) < float("inf") else None
 
 
+def _arrival(advice: Advice) -> dict[str, Any]:
+    workload = advice.rows[0].case.workload
+    assert workload is not None
+    arrival = workload.arrival
+    return {"kind": arrival.kind, **arrival.model_dump(mode="json", exclude_defaults=True)}
+
+
 def document_of(advice: Advice) -> dict[str, Any]:
     """Everything, JSON-able."""
     chosen = advice.chosen
@@ -190,9 +226,19 @@ def document_of(advice: Advice) -> dict[str, Any]:
         "answer": headline(advice),
         "because": because(advice),
         "wrong_choice": wrong_choice(advice),
-        "evidence": {"kind": advice.evidence.kind, "words": advice.evidence.words, "served": advice.plan.told},
+        "evidence": {
+            "kind": advice.evidence.kind,
+            "words": advice.evidence.words,
+            "served": advice.plan.told,
+            "requests_served": advice.plan.requests,
+            "arrival": _arrival(advice),
+        },
+        "objectives": {"ttft_p50_s": advice.question.slo.ttft_s, "tpot_p50_s": advice.question.slo.tpot_s},
         "lengths": {"label": advice.sample.label, **advice.sample.summary()},
         "model": advice.evidence.geometry.name,
+        "weight_dtype": advice.rows[0].settings.weight_dtype,
+        "tp": advice.question.tp,
+        "max_sequences": advice.rows[0].settings.max_sequences,
         "device": advice.evidence.device.name,
         "rule_of_thumb": advice.thumb,
         "notes": list(advice.notes),

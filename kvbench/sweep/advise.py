@@ -7,8 +7,11 @@ from dataclasses import dataclass
 from statistics import mean
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from kvbench.analysis.advice.candidates import Candidate, Gaps
 from kvbench.analysis.advice.decide import Decision, decide
+from kvbench.analysis.advice.lost_hits import hit_bound
 from kvbench.analysis.advice.rule_of_thumb import USUAL_DEFAULT, rule_of_thumb
 from kvbench.costmodel.fitted import has_scales
 from kvbench.errors import UsageError
@@ -44,6 +47,12 @@ if TYPE_CHECKING:
     from kvbench.spec.engine import EngineSettings
     from kvbench.spec.load import LoadedSuite
     from kvbench.spec.workload import WorkloadSettings
+
+
+LESS_SHARED = 0.02
+"""How much less of the prompts served may be shared than of all before it is said"""
+QUEUES = 1.5
+"""Clients for each sequence that fits, above which waiting is most of TTFT"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +133,7 @@ def advise(question: Question) -> Advice:
     )
     candidates = [row.candidate for row in rows]
     decision = decide(candidates, gaps, slo=question.slo, usual=_usual(rows), neighbours=neighbours_of(cases))
-    notes = (*sample.notes, *evidence.notes, *left_out, *_notes(rows, sample))
+    notes = (*sample.notes, *evidence.notes, *left_out, *_notes(rows, sample, plan))
     return Advice(question, evidence, sample, plan, suite, axes_of(cases), rows, gaps, decision, thumb, notes)
 
 
@@ -267,14 +276,51 @@ def _kv_error(evidence: Evidence, settings: EngineSettings) -> float | None:
     return mean(values) if values else None
 
 
-def _notes(rows: Sequence[Row], sample: LengthSample) -> list[str]:
+def _notes(rows: Sequence[Row], sample: LengthSample, plan: Plan) -> list[str]:
     """What holds for several candidates, each once, and with whom."""
     by_text: dict[str, list[str]] = {}
     for row in rows:
         for text in row.candidate.notes:
             by_text.setdefault(text, []).append(row.candidate.label)
-    found = [f"{', '.join(labels)}: {text}" for text, labels in by_text.items()]
+    found = [
+        f"{'all candidates' if len(labels) == len(rows) > 1 else ', '.join(labels)}: {text}"
+        for text, labels in by_text.items()
+    ]
+    return [*found, *_sharing(rows, sample, plan), *_waiting(rows, plan)]
+
+
+def _sharing(rows: Sequence[Row], sample: LengthSample, plan: Plan) -> list[str]:
+    """What a prefix cache could find, here and in the whole trace."""
     caches = any(row.settings.prefix_cache != "none" for row in rows)
     if caches and sample.shared is None:
-        found.append("these lengths record no shared prefixes: a prefix cache or a lower tier finds nothing here")
-    return found
+        return ["these lengths record no shared prefixes: a prefix cache or a lower tier finds nothing here"]
+    if sample.shared is None:
+        return []
+    whole = hit_bound(sample, 1)
+    assert whole is not None
+    if not caches:
+        return [
+            f"{whole.hit_rate:.1%} of the prompt tokens stand at the front of an earlier request, and no candidate has "
+            "a prefix cache: --axes prefix_cache -a prefix_cache=none,hash weighs one"
+        ]
+    served = hit_bound(sample.rows(np.arange(min(plan.requests, len(sample)))), 1)
+    assert served is not None
+    if served.hit_rate > whole.hit_rate - LESS_SHARED:
+        return []
+    return [
+        f"a prefix cache can find at most {served.hit_rate:.1%} of the prompt tokens of the {plan.requests:,} requests "
+        f"served, and {whole.hit_rate:.1%} of all {len(sample):,}: it is worth more there, as is a lower tier; "
+        "--requests serves more"
+    ]
+
+
+def _waiting(rows: Sequence[Row], plan: Plan) -> list[str]:
+    """That a closed loop with more clients than fit measures its own queue."""
+    clients = max((one.clients or 0 for one in plan.lists), default=0)
+    fit = max(row.exact.sequences for row in rows)
+    if clients <= QUEUES * fit:
+        return []
+    return [
+        f"{clients} clients keep the engine full, and {fit} sequences fit at once: TTFT is mostly waiting; "
+        f"-a arrival.clients={fit} asks about as many as fit, -a arrival.kind=poisson -a rate=R about a rate"
+    ]

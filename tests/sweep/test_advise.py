@@ -9,12 +9,13 @@ import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from kvbench.analysis.advice.decide import Slo
-from kvbench.analysis.advice.lengths import LengthSample
+from kvbench.analysis.advice.lengths import LengthSample, Shared
 from kvbench.analysis.advice.sources import from_run, from_sides
 from kvbench.analysis.conformal import half_width
 from kvbench.cli.main import run as command_line
@@ -351,6 +352,7 @@ def test_one_row_is_answered_with_the_note_that_it_is_no_distribution(
         (["--trace", "{empty}"], "empty"),
         (["--lengths", "10", "--outputs", "5", "--slo", "speed=2"], "--slo"),
         (["--lengths", "10", "--outputs", "5", "--axes", "colour"], "no axis 'colour'"),
+        (["--lengths", "10", "--outputs", "5", "--axes", ","], "--axes names no setting"),
         (
             ["--lengths", "10", "--outputs", "5", "--model", "tiny-llama", "--axes", "offload"],
             "which values of offload",
@@ -459,3 +461,68 @@ def test_brackets_of_a_prediction_are_those_of_kvbench_fit(runs: tuple[Run, Run]
         assert rate is not None
         assert math.log(rate.high / rate.value) == pytest.approx(expected * row.prediction.factor)
         assert math.log(rate.value / rate.low) == pytest.approx(expected * row.prediction.factor)
+
+
+SHARING = [(0, [1, 2, 3]), (1, [1, 2, 4]), (2, [5, 6, 7]), (3, [1, 2, 4]), (4, [8, 9, 10])]
+
+
+def sharing_trace(folder: Path) -> Path:
+    """Prompts of three blocks of 512 tokens; the first one finds nothing."""
+    path = folder / "sharing.jsonl"
+    rows = [
+        {"timestamp": at * 10, "input_length": 1536, "output_length": 8, "hash_ids": ids, "type": "text"}
+        for at, ids in SHARING
+    ]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def ask(capsys: pytest.CaptureFixture[str], *words: object) -> dict[str, Any]:
+    assert command_line(["recommend", *map(str, words), "--format", "json"]) == 0
+    found: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return found
+
+
+def test_without_a_measurement_an_interval_is_called_an_assumption(capsys: pytest.CaptureFixture[str]) -> None:
+    found = ask(capsys, "--lengths", 200, "--outputs", 20, "--model", "tiny-llama", "--gpu", "l4", "--requests", 20)
+    assert "assumed to be" in found["because"]
+    assert "95 % interval" not in found["because"]
+    assert {one["decode_step_kind"] for one in found["candidates"]} == {"modelled"}
+    assert found["evidence"]["arrival"] == {"kind": "closed-loop", "clients": 256}
+
+
+def test_more_clients_than_fit_are_said_to_wait_and_the_note_names_the_way_out(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    words = ["--lengths", 200, "--outputs", 20, "--model", "tiny-llama", "--gpu", "l4", "--requests", 20]
+    words += ["--kv-memory", "256KiB", "-a", "block_size=16,32"]
+    note = next(note for note in ask(capsys, *words)["notes"] if "TTFT is mostly waiting" in note)
+    way_out = next(word for word in note.split() if word.startswith("arrival.clients="))
+    assert not any("mostly waiting" in one for one in ask(capsys, *words, "-a", way_out)["notes"])
+
+
+def test_what_the_requests_served_share_is_held_against_what_all_share(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["--trace", sharing_trace(tmp_path), "--trace-format", "mooncake", "--model", "tiny-llama", "--gpu", "l4"]
+    words += ["-a", "block_size=64"]
+    cached = [*words, "--axes", "block_size,prefix_cache", "-a", "prefix_cache=none,hash"]
+    fewer = ask(capsys, *cached, "--requests", 1)
+    assert any("at most 0.0% of the prompt tokens of the 1 requests served" in note for note in fewer["notes"])
+    assert not any("at most" in note for note in ask(capsys, *cached)["notes"])
+    assert any("no candidate has a prefix cache" in note for note in ask(capsys, *words)["notes"])
+    assert command_line(["recommend", *map(str, cached)]) == 0
+    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("64 ")]
+    assert ["–" in line.split() for line in lines] == [True, False]  # no cache loses no hits
+
+
+def test_a_run_of_the_same_lengths_that_shares_otherwise_is_no_measurement_of_a_prefix_cache(tmp_path: Path) -> None:
+    text = PLAIN.replace("[4, 8, 16, 32, 64]", "[16, 32]").replace(
+        "max_sequences", 'prefix_cache = "hash"\nmax_sequences'
+    )
+    run = planted_run(tmp_path, text)
+    question = Question(sample=from_run(run), results=(run.path,))
+    assert all(row.is_measured for row in advise(question).rows)
+    fronts = Shared(np.minimum(question.sample.inputs, 16), None)
+    other = advise(replace(question, sample=replace(question.sample, shared=fronts)))
+    assert not any(row.is_measured for row in other.rows)

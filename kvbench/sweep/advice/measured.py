@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from kvbench.analysis.advice.candidates import LEVEL, Floats, Gaps, Range, gaps_of_rounds
+from kvbench.analysis.advice.lost_hits import shared_fronts
 from kvbench.analysis.student import quantile
 
 if TYPE_CHECKING:
@@ -57,13 +58,18 @@ class Measured:
 def measured_on(
     known: Known | None, sample: LengthSample, arrival: Mapping[str, Any], candidates: Sequence[ExactRow]
 ) -> Measured:
-    """What the runs hold of these candidates on these requests: the same lengths in the same order, arriving alike, and
-    a pool of as many blocks."""
+    """What the runs hold of these candidates on these requests: the same lengths in the same order, arriving alike, for
+    a prefix cache also sharing alike, and a pool of as many blocks."""
     found: list[tuple[KnownCase, ...]] = [()] * len(candidates)
     if known is not None:
         digests = {digest for run in known.runs for digest in _same_lengths(run, sample)}
         stored = [c for c in known.cases if c.workload_digest in digests and _plain(c.arrival) == _plain(arrival)]
-        found = [_of(one, stored) for one in candidates]
+        caches = any(one.settings.prefix_cache != "none" for one in candidates)
+        sharing = (
+            {digest for run in known.runs for digest in _sharing_alike(run, digests, sample)} if caches else digests
+        )
+        alike = [case for case in stored if case.workload_digest in sharing]
+        found = [_of(one, stored if one.settings.prefix_cache == "none" else alike) for one in candidates]
     values = [
         {(case.run_id, number): value for case in cases for number, value in case.values(THROUGHPUT).items()}
         for cases in found
@@ -79,6 +85,17 @@ def _same_lengths(run: Run, sample: LengthSample) -> list[str]:
         digest
         for digest, (inputs, outputs) in run.lengths.items()
         if np.array_equal(inputs, sample.inputs) and np.array_equal(outputs, sample.outputs)
+    ]
+
+
+def _sharing_alike(run: Run, digests: Collection[str], sample: LengthSample) -> list[str]:
+    """Of these workloads of the same lengths, those of a run whose prompts also begin alike, which a prefix cache
+    sees."""
+    fronts = np.zeros(len(sample), dtype=np.int64) if sample.shared is None else sample.shared.tokens
+    return [
+        digest
+        for digest in run.lengths
+        if digest in digests and np.array_equal(shared_fronts(run.requests_of(digest)), fronts)
     ]
 
 

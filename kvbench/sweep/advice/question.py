@@ -66,6 +66,8 @@ def candidate_suite(
     the `values` that are known of it, and the overrides on top.
 
     Raises `SuiteError` for what no engine can be set to, `UsageError` for an axis without values."""
+    if not question.axes:
+        raise UsageError("--axes names no setting", hint=f"one or more of {', '.join(AXES)}, by commas")
     unknown = [name for name in question.axes if name not in AXES]
     if unknown:
         raise UsageError(f"no axis {unknown[0]!r} to recommend", hint=f"one or more of {', '.join(AXES)}, by commas")

@@ -89,7 +89,8 @@ def _against(advice: Advice, other: int) -> str:
     more = advice.gaps.between(chosen, other)
     if not math.isfinite(more.value):
         return f"which nothing compares with {_name_at(advice, other)}"
-    ends = f"95 % interval {more.low:+.1%} … {more.high:+.1%}" if math.isfinite(more.high) else "interval not known"
+    word = "assumed to be" if advice.evidence.is_modelled and not advice.rows[chosen].is_measured else "95 % interval"
+    ends = f"{word} {more.low:+.1%} … {more.high:+.1%}" if math.isfinite(more.high) else "interval not known"
     return f"{abs(more.value):.1%} {'more' if more.value >= 0 else 'less'} than {_name_at(advice, other)} ({ends})"
 
 
