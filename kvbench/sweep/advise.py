@@ -303,6 +303,11 @@ def _sharing(rows: Sequence[Row], sample: LengthSample, plan: Plan) -> list[str]
             f"{whole.hit_rate:.1%} of the prompt tokens stand at the front of an earlier request, and no candidate has "
             "a prefix cache: --axes prefix_cache -a prefix_cache=none,hash weighs one"
         ]
+    if not plan.is_recorded:
+        return [
+            "the requests served have the lengths of the run's and share nothing, so a prefix cache finds nothing in "
+            "them: only what was measured, or the trace itself by --trace, speaks about one"
+        ]
     served = hit_bound(sample.rows(np.arange(min(plan.requests, len(sample)))), 1)
     assert served is not None
     if served.hit_rate > whole.hit_rate - LESS_SHARED:

@@ -526,3 +526,13 @@ def test_a_run_of_the_same_lengths_that_shares_otherwise_is_no_measurement_of_a_
     fronts = Shared(np.minimum(question.sample.inputs, 16), None)
     other = advise(replace(question, sample=replace(question.sample, shared=fronts)))
     assert not any(row.is_measured for row in other.rows)
+
+
+def test_a_prediction_for_a_runs_requests_says_that_a_prefix_cache_finds_nothing_in_them(
+    runs: tuple[Run, Run],
+) -> None:
+    sample = from_run(runs[0])
+    sample = replace(sample, shared=Shared(np.minimum(sample.inputs, 16), None))
+    axes, given = ("block_size", "prefix_cache"), ("block_size=16", "prefix_cache=none,hash")
+    found = advise(Question(sample=sample, results=paths(runs), axes=axes, overrides=given))
+    assert any("share nothing, so a prefix cache finds nothing" in note for note in found.notes)
