@@ -28,7 +28,7 @@ def cost_model_digest() -> str:
 def fit_digest() -> str:
     """sha256 over the sources that fit a cost model."""
     root = Path(__file__).resolve().parent.parent
-    fitting = [root / "analysis" / name for name in ("fit.py", "fit_data.py", "nonnegative.py")]
+    fitting = [root / "analysis" / name for name in ("fit.py", "fit_data.py", "nonnegative.py", "slowed.py")]
     return _digest(root, [*sorted((root / "costmodel").rglob("*.py")), *fitting, root / "sweep/advice/fit_errors.py"])
 
 
