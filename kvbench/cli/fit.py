@@ -12,7 +12,6 @@ from kvbench.cli.output import emit, format_option
 from kvbench.errors import UsageError
 
 if TYPE_CHECKING:
-    from kvbench.costmodel.fitted import FittedFile
     from kvbench.store.run import Run
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
@@ -47,18 +46,22 @@ def fit(runs: tuple[Path, ...], out: Path | None, name: str | None, checks: tupl
     """
     from kvbench.cli import fit_tables
     from kvbench.console import say
+    from kvbench.costmodel.fitted_file import FORMAT, text_of
     from kvbench.store.run import open_run
+    from kvbench.store.targets import check_target, json_target, writing
     from kvbench.sweep.fitting import check, default_path, fit_and_check
 
+    target = json_target(FORMAT, makes_folder=True)
     if out is not None:
-        _check_writable(out)
+        check_target(out, target)
     opened = _distinct([open_run(path) for path in runs])
     held_out = [open_run(path) for path in checks]
     chosen = _checked_name(name if name is not None else opened[0].run_id)
     file, found = fit_and_check(opened, chosen)
     checked = [case for run in held_out for case in check(file, run)]
     path = out or default_path(chosen)
-    _write(path, file)
+    with writing(path, target) as whole:
+        whole.write(text_of(file).encode())
     for note in found.notes:
         say(note, style="yellow")
     tables = [*fit_tables.terms(file, found), fit_tables.errors(file), *fit_tables.checks(checked)]
@@ -84,20 +87,3 @@ def _checked_name(name: str) -> str:
             hint="use up to 100 letters, digits, '.', '_' or '-', with a letter or digit first",
         )
     return name
-
-
-def _check_writable(out: Path) -> None:
-    from kvbench.costmodel.fitted_file import FORMAT
-    from kvbench.store.files import check_replaceable
-
-    check_replaceable(out, FORMAT)
-
-
-def _write(path: Path, file: FittedFile) -> None:
-    from kvbench.costmodel.fitted_file import text_of
-    from kvbench.store.files import replacing, write_errors
-
-    with write_errors(path.parent):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with replacing(path) as whole:
-            whole.write(text_of(file).encode())

@@ -89,17 +89,23 @@ def quality(
     """
     if bool(texts) == bool(ids):
         raise click.UsageError("give --text or --tokens, and not both", ctx)
+    from kvbench.analysis.quality import FORMAT
     from kvbench.console import say
+    from kvbench.store.files import to_json
+    from kvbench.store.targets import check_target, json_target, writing
     from kvbench.sweep.quality import QualityAsked, measure_quality
 
     options["kv_dtypes"] = options["kv_dtypes"] or KV_DTYPES
     options["kv_scales"] = options["kv_scales"] or SCALES
-    _check_writable(out)
+    target = json_target(FORMAT)
+    if out is not None:
+        check_target(out, target)
     _use_kernel_cache()
     found = measure_quality(QualityAsked(folder, texts or ids, ids=bool(ids), **options), say)
     try:
         if out is not None:
-            _write(out, found)
+            with writing(out, target) as file:
+                file.write(to_json(found.to_json()))
             say(f"written to {out}")
     finally:
         _print(found, form)
@@ -115,28 +121,6 @@ def _use_kernel_cache() -> None:
 
     if "kvbench_kernels.runtime" not in sys.modules:
         kvbench_kernels.cache.use_cache(cache_dir() / "numba")
-
-
-def _check_writable(out: Path | None) -> None:
-    """Before the work, not after it."""
-    from kvbench.analysis.quality import FORMAT
-    from kvbench.errors import UsageError
-    from kvbench.store.files import check_replaceable
-
-    if out is None:
-        return
-    if not out.absolute().parent.is_dir():
-        raise UsageError(
-            f"cannot write {out}: there is no folder {out.parent}", hint="make it, or choose another --out"
-        )
-    check_replaceable(out, FORMAT)
-
-
-def _write(out: Path, found: QualityFile) -> None:
-    from kvbench.store.files import replacing, to_json, write_errors
-
-    with write_errors(out), replacing(out) as file:
-        file.write(to_json(found.to_json()))
 
 
 def _print(found: QualityFile, form: str) -> None:

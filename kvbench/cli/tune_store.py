@@ -62,8 +62,11 @@ def diff(a: Path, b: Path, form: str) -> int:
 def export(file: Path, kernel: str | None) -> None:
     """Write winners of this user's cache to FILE, as one JSON document that `kvbench tune import` reads."""
     from kvbench.console import say
-    from kvbench.tuned.files import write_document
+    from kvbench.store.targets import Target, begins_with, check_target
+    from kvbench.tuned.files import DOCUMENT, write_document
 
+    mark = f'"document": "{DOCUMENT}"'.encode()
+    check_target(file, Target("document of tuned kernels", begins_with(mark, within=256), "FILE", makes_folder=True))
     winners = [w for w in _stored() if kernel in (None, w.key.kernel)]
     if not winners:
         raise UsageError(f"nothing was tuned here{f' of {kernel}' if kernel else ''}", hint="kvbench tune KERNEL tunes")

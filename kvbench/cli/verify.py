@@ -102,12 +102,14 @@ def _report(seed: int | None, failure: str, path: str | None, scenario: Scenario
 def _write(path: Path, scenario: Scenario) -> str | None:
     """Where the scenario went; None, with a word, when it cannot be written: the seed still names it."""
     from kvbench.console import say
+    from kvbench.errors import KvbenchError
+    from kvbench.store.targets import Target, begins_with, writing
 
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(scenario.to_json() + "\n")
-    except OSError as error:
-        say(f"warning: the scenario cannot be written to {path}: {error.strerror}")
+        with writing(path, Target("scenario", begins_with(b'{"asks": ', within=9), makes_folder=True)) as file:
+            file.write(f"{scenario.to_json()}\n".encode())
+    except KvbenchError as error:
+        say(f"warning: the scenario cannot be written: {error.message}")
         return None
     return str(path)
 

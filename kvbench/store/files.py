@@ -108,20 +108,6 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
         remove(beside)
 
 
-def check_replaceable(path: Path, form: str) -> None:
-    """`UsageError` unless the path is free or holds a JSON file of ours of this `format`: a new one may take its place,
-    and that of nothing else."""
-    with write_errors(path, hint="choose another file with --out"):
-        if not path.exists():
-            return
-        mark = f'"format": "{form}"'.encode()
-        if path.is_file():
-            with path.open("rb") as file:
-                if mark in file.read(256):
-                    return
-    raise UsageError(f'{path} is there already and is no "{form}" file', hint="choose another file with --out")
-
-
 def move(source: Path, target: Path) -> None:
     """Rename within one file system and make the rename last."""
     os.replace(source, target)

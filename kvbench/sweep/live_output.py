@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from kvbench.console import say
-from kvbench.errors import UsageError
+from kvbench.errors import KvbenchError, UsageError
 from kvbench.measure.job import COUNTERS, CaseJob, Event
 from kvbench.measure.live import LiveCounters
-from kvbench.store.files import replacing
+from kvbench.store.targets import Target, begins_with, check_target, writing
 from kvbench.sweep.live import Facts, SweepMetrics
 
 if TYPE_CHECKING:
     from kvbench.store.run_folder import RunFolder
     from kvbench.sweep.metrics_server import MetricsServer
     from kvbench.sweep.plan import SweepPlan
+
+TARGET = Target("textfile of kvbench's metrics", begins_with(b"# HELP kvbench_", within=15), "--metrics-textfile")
 
 
 class LiveOutput:
@@ -92,18 +93,17 @@ def _opened(host: str, port: int) -> MetricsServer:
 
 
 def _check_writable(path: Path) -> None:
-    hint = "name a file in a folder that exists, as in /var/lib/node_exporter/kvbench.prom"
     if path.suffix != ".prom":
+        hint = "name a file as in /var/lib/node_exporter/kvbench.prom"
         raise UsageError(f"{path} does not end in .prom: node_exporter reads no other textfile", hint=hint)
-    if path.is_dir() or not path.parent.is_dir() or not os.access(path.parent, os.W_OK | os.X_OK):
-        raise UsageError(f"{path} cannot be written", hint=hint)
+    check_target(path, TARGET)
 
 
 def _write(path: Path, text: str) -> None:
     """Whole or not at all: node_exporter may read at any moment, and it takes up every file in .prom."""
     try:
-        with replacing(path) as file:
+        with writing(path, TARGET) as file:
             file.write(text.encode())
         say(f"metrics: {path}")
-    except OSError as error:
-        say(f"warning: {path} was not written: {error.strerror or error}; the run is whole", style="yellow")
+    except KvbenchError as error:
+        say(f"warning: {path} was not written: {error.message}; the run is whole", style="yellow")

@@ -214,6 +214,11 @@ def test_bad_input_is_one_clear_error(tmp_path: Path, capsys: pytest.CaptureFixt
     assert judge(capsys, a, b, "--metric", "decode_s")[0] == 5
     assert judge(capsys, a, b, "--vary", "git_comit")[0] == 2
     assert judge(capsys, a, b, "--write", tmp_path / "x.html")[0] == 2
+    for held in (b / "manifest.json", b / "cases.parquet"):
+        before = held.read_bytes()
+        code, _, err = judge(capsys, a, b, "--write", held)
+        assert (code, held.read_bytes()) == (2, before)
+        assert "there already" in err
     cut = b / "cases.parquet"
     cut.write_bytes(cut.read_bytes()[:100])
     assert judge(capsys, a, b)[0] == 5

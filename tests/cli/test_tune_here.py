@@ -40,6 +40,9 @@ def test_what_is_tuned_is_shown_carried_and_used_by_the_next_sweep(
     assert [trial["status"] for trial in json.loads(capsys.readouterr().out)] == ["correct"]
     carried = tmp_path / "tuned.json"
     assert run(["tune", "export", str(carried)]) == 0
+    assert run(["tune", "export", str(carried)]) == 0
+    assert run(["tune", "export", str(folder / "tune.json")]) == 2
+    assert "there already" in capsys.readouterr().err
     assert run(["tune", "diff", str(folder), str(carried)]) == 0
     assert run(["tune", "import", str(carried)]) == 0
     assert "1 of them of use here" in capsys.readouterr().err

@@ -136,7 +136,7 @@ def test_what_cannot_be_is_said_with_its_way_out(
         ([checkpoint, "--text", page, "--tokens", page], "not both"),
         ([checkpoint, "--text", page, "--out", tmp_path / "none" / "x.json"], "no folder"),
         ([checkpoint, "--text", tmp_path / "short.txt", "--out", tmp_path / "short.txt"], "there already"),
-        ([checkpoint, "--text", page, "--out", "/dev/null"], "there already"),
+        ([checkpoint, "--text", page, "--out", "/dev/null"], "no regular file"),
         ([tmp_path / "nothing", "--text", page], "is no folder"),
         ([checkpoint / "config.json", "--text", page], "is no folder"),
         ([tmp_path, "--text", page], "'bert' is not supported"),
@@ -160,7 +160,7 @@ def test_a_result_that_cannot_be_written_is_still_shown(
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("kvbench.store.files.replacing", full)
+    monkeypatch.setattr("kvbench.store.targets.replacing", full)
     assert quality(checkpoint, "--text", page, *QUICK, "--out", tmp_path / "x.json") == 4
     shown = capsys.readouterr()
     assert "KL, nats" in shown.out

@@ -23,7 +23,7 @@ from kvbench.report.ci.context import GateContext, headline, percent
 from kvbench.report.ci.data import CASE_FIELDS, json_document
 from kvbench.report.ci.junit import junit_xml
 from kvbench.report.ci.markdown import markdown_summary
-from kvbench.report.ci.write import SUMMARY, tell_github, write_verdict
+from kvbench.report.ci.write import FORMS, SUMMARY, tell_github, write_verdict
 from kvbench.tabulate import as_json
 
 HOSTILE = '<script>alert(1)</script> | `x` \x1b[31m ::error::boo\n::warning::%0A & "q" ]]> *b* \x00\ufffe'
@@ -87,6 +87,22 @@ def test_parquet_has_one_row_per_case_and_metric(tmp_path: Path) -> None:
     assert set(CASE_FIELDS) < set(table.column_names)
     effects = dict(zip(table["case_id"].to_pylist(), table["effect"].to_pylist(), strict=True))
     assert effects == {c.case_id: None if math.isnan(c.effect) else c.effect for c in verdict.cases}
+
+
+@pytest.mark.parametrize("suite", ["small", HOSTILE, 'a "quoted" name'])
+def test_an_earlier_verdict_is_replaced_in_every_form_and_no_other_file_is(suite: str, tmp_path: Path) -> None:
+    paths = [tmp_path / f"v{ending}" for ending in FORMS]
+    context = replace(CONTEXT, suite=suite)
+    write_verdict(all_kinds(), context, paths)
+    before = [path.read_bytes() for path in paths]
+    write_verdict(firm(all_kinds()), context, paths)
+    assert all(path.read_bytes() != old for path, old in zip(paths, before, strict=True))
+    for path, other in zip(paths, [*paths[1:], paths[0]], strict=True):
+        kept = other.read_bytes()
+        path.write_bytes(kept)
+        with pytest.raises(UsageError, match="there already"):
+            write_verdict(all_kinds(), context, [path])
+        assert path.read_bytes() == kept
 
 
 def test_an_ending_that_no_writer_has_is_refused(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from kvbench.errors import UsageError
-from kvbench.store.files import check_replaceable, replacing, to_json, write_errors
+from kvbench.store.files import replacing, write_errors
 
 
 def test_a_file_has_its_name_when_it_is_whole_and_not_before(tmp_path: Path) -> None:
@@ -52,14 +52,3 @@ def test_a_folder_in_the_way_is_one_clear_error(tmp_path: Path) -> None:
     ):
         file.write(b"new")
     assert [found.name for found in tmp_path.iterdir()] == ["taken"]
-
-
-def test_only_a_file_of_its_own_form_is_replaced(tmp_path: Path) -> None:
-    path = tmp_path / "found.json"
-    check_replaceable(path, "kvbench quality")
-    path.write_bytes(to_json({"format": "kvbench quality", "version": 1}))
-    check_replaceable(path, "kvbench quality")
-    path.write_bytes(to_json({"schema_version": 1, "run_id": "x"}))
-    for held in (path, tmp_path, Path("/dev/null")):
-        with pytest.raises(UsageError, match="there already"):
-            check_replaceable(held, "kvbench quality")

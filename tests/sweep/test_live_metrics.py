@@ -287,6 +287,7 @@ def test_a_port_that_is_taken_is_refused_before_anything_is_measured(tmp_path: P
         ["--metrics-textfile", "metrics.txt"],
         ["--metrics-textfile", "no/such/folder/k.prom"],
         ["--metrics-textfile", "k.prom", "--dry-run"],
+        ["--metrics-textfile", "node.prom"],
     ],
     ids=" ".join,
 )
@@ -295,6 +296,7 @@ def test_what_cannot_be_served_or_written_is_refused_first(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mini.toml").write_text(MINI)
+    (tmp_path / "node.prom").write_text("# HELP node_load1 1m load average.\n")
     assert command_line(["sweep", "mini.toml", "--clock", "virtual", "--out", "out", *asked]) == 2
     assert not (tmp_path / "out").exists()
 

@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields
 from enum import Enum
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kvbench import __version__
@@ -18,7 +19,9 @@ if TYPE_CHECKING:
 
     from kvbench.store.comparability import FieldDifference
 
+FORMAT = "kvbench gate verdict"
 CASE_FIELDS = tuple(field.name for field in fields(CaseVerdict))
+_FORMAT_KEY = b"kvbench.format"
 _UNITS = {"baseline_median": "the metric's", "candidate_median": "the metric's"}
 
 
@@ -31,6 +34,7 @@ def case_record(case: CaseVerdict) -> dict[str, Any]:
 def json_document(verdict: SuiteVerdict, context: GateContext) -> dict[str, Any]:
     """The whole verdict as one object."""
     return {
+        "format": FORMAT,
         "schema_version": SCHEMA_VERSION,
         "kvbench_version": __version__,
         "suite": context.suite,
@@ -65,8 +69,19 @@ def verdict_table(verdict: SuiteVerdict, context: GateContext) -> pa.Table:
     arrays["suite"] = pa.array([context.suite] * len(rows), pa.string())
     arrays["suite_verdict"] = pa.array([str(verdict.verdict)] * len(rows), pa.string())
     described = [pa.field(name, array.type, metadata={"unit": _UNITS.get(name, "")}) for name, array in arrays.items()]
-    metadata = {b"kvbench.schema_version": str(SCHEMA_VERSION).encode()}
+    metadata = {b"kvbench.schema_version": str(SCHEMA_VERSION).encode(), _FORMAT_KEY: FORMAT.encode()}
     return pa.table(list(arrays.values()), schema=pa.schema(described, metadata=metadata))
+
+
+def is_verdict_table(path: Path) -> bool:
+    """Whether the file is a `verdict_table` in Parquet."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        return (pq.read_schema(path).metadata or {}).get(_FORMAT_KEY) == FORMAT.encode()
+    except (pa.ArrowException, ValueError):
+        return False
 
 
 def _type(name: str) -> Any:

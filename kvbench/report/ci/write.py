@@ -5,56 +5,77 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import BinaryIO, NamedTuple
 
 from kvbench.analysis.gate.types import SuiteVerdict
 from kvbench.errors import UsageError
 from kvbench.report.ci.annotations import annotation_lines
 from kvbench.report.ci.context import GateContext
-from kvbench.report.ci.data import json_document, verdict_table
+from kvbench.report.ci.data import FORMAT, is_verdict_table, json_document, verdict_table
 from kvbench.report.ci.junit import junit_xml
 from kvbench.report.ci.markdown import markdown_summary
 from kvbench.store import files
+from kvbench.store.targets import Target, begins_with, check_target, json_target, writing
 from kvbench.tabulate import as_json
 
 SUMMARY = "GITHUB_STEP_SUMMARY"
-Writer = Callable[[SuiteVerdict, GateContext, Path], None]
+_OPTION = "--write"
 
 
-def _text(make: Callable[[SuiteVerdict, GateContext], str]) -> Writer:
-    def write(verdict: SuiteVerdict, context: GateContext, path: Path) -> None:
-        path.write_text(make(verdict, context), encoding="utf-8", errors="replace")
+class Form(NamedTuple):
+    """How a verdict is written, and how an earlier one in the same form is known."""
 
-    return write
+    write: Callable[[SuiteVerdict, GateContext, BinaryIO], None]
+    target: Target
 
 
-def _parquet(verdict: SuiteVerdict, context: GateContext, path: Path) -> None:
+def _text(make: Callable[[SuiteVerdict, GateContext], str], target: Target) -> Form:
+    return Form(lambda verdict, context, file: _put(file, make(verdict, context)), target)
+
+
+def _put(file: BinaryIO, text: str) -> None:
+    file.write(text.encode("utf-8", "replace"))
+
+
+def _target(is_ours: Callable[[Path], bool]) -> Target:
+    return Target("verdict of a gate in this form", is_ours, _OPTION, makes_folder=True)
+
+
+def _parquet(verdict: SuiteVerdict, context: GateContext, file: BinaryIO) -> None:
     import pyarrow.parquet as pq
 
-    pq.write_table(verdict_table(verdict, context), path, compression="zstd")
+    pq.write_table(verdict_table(verdict, context), file, compression="zstd")
 
 
-WRITERS: dict[str, Writer] = {
-    ".md": _text(markdown_summary),
-    ".xml": _text(junit_xml),
-    ".json": _text(lambda verdict, context: as_json(json_document(verdict, context)) + "\n"),
-    ".parquet": _parquet,
+FORMS: dict[str, Form] = {
+    ".md": _text(markdown_summary, _target(begins_with(b"## kvbench gate ", within=16))),
+    ".xml": _text(
+        junit_xml, _target(begins_with(b'<testsuite name="kvbench gate ', b"<testsuite name='kvbench gate "))
+    ),
+    ".json": _text(
+        lambda verdict, context: as_json(json_document(verdict, context)) + "\n",
+        json_target(FORMAT, _OPTION, makes_folder=True),
+    ),
+    ".parquet": Form(_parquet, _target(is_verdict_table)),
 }
 
 
 def check_paths(paths: Sequence[Path]) -> None:
-    """`UsageError` for a name whose ending no writer has; before anything is measured."""
+    """Before anything is measured: `UsageError` for a name whose ending no form has, and for
+    one that cannot be written or holds something else than an earlier verdict."""
     for path in paths:
-        if path.suffix not in WRITERS:
-            raise UsageError(f"{path}: no form has this ending", hint=f"one of {', '.join(WRITERS)}")
+        if path.suffix not in FORMS:
+            raise UsageError(f"{path}: no form has this ending", hint=f"one of {', '.join(FORMS)}")
+        check_target(path, FORMS[path.suffix].target)
 
 
 def write_verdict(verdict: SuiteVerdict, context: GateContext, paths: Sequence[Path]) -> None:
-    """Write the verdict into every path. `UsageError` where one cannot be written."""
+    """Write the verdict into every path, each whole or not at all. `UsageError` where one cannot be written."""
     check_paths(paths)
     for path in paths:
-        with files.write_errors(path):
-            files.make_folder(path.parent)
-            WRITERS[path.suffix](verdict, context, path)
+        form = FORMS[path.suffix]
+        with writing(path, form.target) as file:
+            form.write(verdict, context, file)
 
 
 def tell_github(verdict: SuiteVerdict, context: GateContext) -> list[str]:

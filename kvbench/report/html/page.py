@@ -8,7 +8,6 @@ from importlib.resources import files as resources
 from pathlib import Path
 
 from kvbench import __version__
-from kvbench.errors import UsageError
 from kvbench.report.html import (
     axis_effects,
     block_sizes,
@@ -25,10 +24,13 @@ from kvbench.report.html.figure import ROWS_MOST, Figure, LeftOut
 from kvbench.report.html.markup import Html, alignment, el, joined
 from kvbench.report.html.render import Charts, check_installed, live_charts, runtime, static_charts
 from kvbench.report.html.theme import DARK, LIGHT, css_variables
-from kvbench.store import files
 from kvbench.store.run import Run
+from kvbench.store.targets import Target, begins_with, check_target, writing
 
 GENERATOR = "kvbench"
+TARGET = Target(
+    "report of kvbench", begins_with(f'<meta name="generator" content="{GENERATOR} '.encode()), option="--html"
+)
 LIMITS = {False: 1_200_000, True: 200_000}
 """Bytes of a page with its drawing library, and of a static one: what mail and a pull request take without complaint"""
 _FIGURES: dict[str, tuple[Callable[[Contents], Figure | LeftOut], ...]] = {
@@ -60,22 +62,12 @@ def write_html(
     `UsageError` for a path that cannot be written or holds something else, `CannotRunError` without the drawing
     libraries and `DataError` for a run without a finished sample or with a damaged table.
     """
-    check_target(path)
+    check_target(path, TARGET)
     check_installed()
     data = page(Contents(run, metrics, show_all=show_all), is_static=is_static).encode()
-    with files.write_errors(path, hint="choose another file with --html"), files.replacing(path) as file:
+    with writing(path, TARGET) as file:
         file.write(data)
     return len(data)
-
-
-def check_target(path: Path) -> None:
-    """`UsageError` where a report must not go: a folder, a folder that is not there, a file that is no report."""
-    if path.is_dir():
-        raise UsageError(f"{path} is a folder", hint=f"name a file in it: --html {path / 'report.html'}")
-    if not path.parent.is_dir():
-        raise UsageError(f"{path.parent} is no folder", hint="make it first, or choose another file with --html")
-    if path.exists() and not _is_report(path):
-        raise UsageError(f"{path} is there already and is no report of kvbench", hint="choose another file with --html")
 
 
 def page(contents: Contents, *, is_static: bool) -> Html:
@@ -150,10 +142,3 @@ def _navigation(drawn: Sequence[Figure]) -> Html:
 def _without_script() -> Html:
     told = "The charts need JavaScript; the tables beside them hold the same numbers, and --static needs none."
     return el("noscript", el("p", told, class_="badge"))
-
-
-def _is_report(path: Path) -> bool:
-    if not path.is_file():
-        return False
-    with files.write_errors(path), path.open("rb") as file:
-        return f'name="generator" content="{GENERATOR}'.encode() in file.read(1024)

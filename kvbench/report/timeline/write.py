@@ -16,12 +16,12 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from kvbench import __version__
-from kvbench.errors import DataError, UsageError
+from kvbench.errors import DataError
 from kvbench.report.timeline.events import BLOCKS, ENGINE, QUEUE, REQUESTS, TIERS, Event, process_names, thread_names
 from kvbench.report.timeline.pick import Picked
 from kvbench.report.timeline.requests import StepTimes, request_events
 from kvbench.report.timeline.steps import COPIES, STALL, StepEvents, completed, merged, shown_counters
-from kvbench.store.files import replacing, write_errors
+from kvbench.store.targets import Target, check_target, writing
 from kvbench.tabulate import one_line
 
 if TYPE_CHECKING:
@@ -53,8 +53,7 @@ def write_timeline(run: Run, picked: Picked, path: Path, *, is_whole: bool = Fal
 
     Raises `DataError` for a sample without steps and `UsageError` for a file that cannot be written or that holds
     something else, as a run's own table."""
-    with write_errors(path, hint="choose another file"):
-        check_target(path)
+    check_target(path, TARGET)
     key = picked.row["case_id"], picked.row["sample"]
     steps, requests = run.sample_table("steps", *key), run.sample_table("requests", *key)
     if not steps.num_rows:
@@ -151,14 +150,6 @@ class _Picture:
         }
 
 
-def check_target(path: Path) -> None:
-    """`UsageError` where a timeline must not go: what is no file, and a file that is there and is no timeline."""
-    if not path.name or (path.exists() and not path.is_file()):
-        raise UsageError(f"{path} is no file", hint="name a file, as in timeline.json.gz")
-    if path.exists() and not _is_timeline(path):
-        raise UsageError(f"{path} is there already and is no timeline", hint="choose another file")
-
-
 def _is_timeline(path: Path) -> bool:
     with path.open("rb") as file:
         is_packed = file.read(2) == b"\x1f\x8b"
@@ -169,10 +160,13 @@ def _is_timeline(path: Path) -> bool:
         return False
 
 
+TARGET = Target("timeline", _is_timeline, option="--perfetto")
+
+
 @contextmanager
 def _opened(path: Path) -> Iterator[IO[bytes]]:
     """The file to write, compressed where its name says so. `UsageError` when it cannot be written."""
-    with write_errors(path, hint="choose another file"), replacing(path) as raw:
+    with writing(path, TARGET) as raw:
         if path.suffix != ".gz":
             yield raw
             return
