@@ -107,7 +107,7 @@ def check(case: Case, device: str, seed: int = 0) -> dict[str, Any]:
     sinks = torch.randn(case.heads[0], generator=generator) if case.sinks else None
     rule = Rule(case.dims[0] ** -0.5, case.window, case.cap, sinks)
     layout = filled.cpu.layers[0].layout
-    offsets = Offsets(*(getattr(layout, name) for name in Offsets._fields))
+    offsets = layout.offsets
     dims = (layout.kv_heads, layout.k_dim, layout.v_dim)
     lengths = torch.tensor(case.contexts, dtype=torch.int32)
     starts = torch.tensor([0, *np.cumsum(counts)], dtype=torch.int32)
