@@ -19,7 +19,7 @@ from kvbench.costmodel.fitted import Configuration, FittedFile, Term
 from kvbench.costmodel.fitted_file import with_digest
 from kvbench.costmodel.terms import COPIES, COUNTS, matrix, term_names
 from kvbench.devices.facts import Device
-from kvbench.errors import DataError
+from kvbench.errors import CannotRunError
 from kvbench.store.files import digest_of
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ class FittedRuns:
 
 
 def fit_runs(runs: Sequence[Run], *, name: str, draws: int = DRAWS) -> FittedRuns:
-    """Fit the steps of all engine cases that ended ok. Raises as `samples_of` does; `DataError` for too few steps.
+    """Fit the steps of all engine cases that ended ok. Raises as `samples_of` does; `CannotRunError` for too few.
 
     The intervals of coefficients are of so many `draws`; with 0, which saves most of the time, ends are values."""
     subject, samples, notes = samples_of(runs)
@@ -130,7 +130,7 @@ def _at_own_speed(samples: list[SampleSteps], notes: list[str]) -> list[SampleSt
 def _fit_part(form: tuple[str, str, str], samples: tuple[SampleSteps, ...], draws: int) -> _Part:
     steps = sum(len(sample.seconds) for sample in samples)
     if steps < MIN_STEPS:
-        raise DataError(
+        raise CannotRunError(
             f"{steps} steps with K and V as {'/'.join(form)} are too few to fit ({MIN_STEPS} at least)",
             hint="fit more cases, or longer ones",
         )

@@ -13,7 +13,7 @@ import numpy as np
 from kvbench.analysis.slowed import is_slowed
 from kvbench.costmodel.fitted import shape_digest
 from kvbench.costmodel.terms import ATTENTION
-from kvbench.errors import DataError, UsageError
+from kvbench.errors import CannotRunError, DataError, UsageError
 from kvbench.workload.importers.arrow_values import values_of
 
 if TYPE_CHECKING:
@@ -84,8 +84,9 @@ class SampleSteps:
 def samples_of(runs: Sequence[Run]) -> tuple[Subject, list[SampleSteps], list[str]]:
     """What the runs measured, and one line for every kind of case that was left out.
 
-    Raises `UsageError` for virtual runs, runs of different subjects, and runs without engine cases; `DataError` for
-    steps that lack a count or hold what is not a number."""
+    Raises `UsageError` for virtual runs and `CannotRunError` for runs of different subjects, for those without a step
+    to fit, and for those that an older kvbench wrote; `DataError` for steps that lack a count or hold what is not a
+    number."""
     found: list[SampleSteps] = []
     subjects: dict[Subject, str] = {}
     notes: list[str] = []
@@ -96,7 +97,7 @@ def samples_of(runs: Sequence[Run]) -> tuple[Subject, list[SampleSteps], list[st
             subjects.setdefault(subject, f"{run.run_id}, case {sample.case_id}")
             found.append(sample)
     if not found:
-        raise UsageError(
+        raise CannotRunError(
             "there is no step to fit: no engine case ended ok" + "".join(f"; {note}" for note in notes),
             hint="kernel cases have no steps; fit a run with engine cases",
         )
@@ -110,7 +111,7 @@ def _check_one(subjects: Mapping[Subject, str]) -> None:
     (one, here), (other, there) = list(subjects.items())[:2]
     differ = [name for name, value in asdict(one).items() if asdict(other)[name] != value]
     said = ", ".join(f"{name} {getattr(one, name)!r} and {getattr(other, name)!r}" for name in differ)
-    raise UsageError(
+    raise CannotRunError(
         f"one fit is of one device, model and set of threads; here are {said} ({here}; {there})",
         hint="fit them apart",
     )
@@ -181,7 +182,8 @@ def _subject(run: Run, case: Mapping[str, Any], row: Mapping[str, Any]) -> Subje
     missing = [name for name, value in {**said, "threads": row.get("threads")}.items() if value is None]
     if missing:
         raise DataError(
-            f"{run.run_id}, case {row['case_id']}: its row does not say {', '.join(missing)}", hint="damaged"
+            f"{run.run_id}, case {row['case_id']}: its row does not say {', '.join(missing)}",
+            hint="the run is damaged: measure it again",
         )
     return Subject(
         device_name=str(said["device_name"]),
@@ -218,7 +220,7 @@ def _columns(
     if not np.all(seconds[kept] > 0):
         raise DataError(f"{where}: a step took no time", hint="the run is damaged, or its clock stood still")
     if np.any(seconds > LONGEST_STEP_S):
-        raise DataError(f"{where}: a step took {seconds.max():.3g} s", hint="the run is damaged")
+        raise DataError(f"{where}: a step took {seconds.max():.3g} s", hint="the run is damaged: measure it again")
     return {name: values[kept] for name, values in counts.items()}, seconds[kept]
 
 
@@ -231,12 +233,14 @@ def _numbers(steps: Mapping[str, Floats], name: str, where: str) -> Floats:
     is_missing = np.isnan(column)
     if is_missing.any():
         if is_missing.all() and name in ("sampled_rows", *ATTENTION):
-            raise UsageError(
+            raise CannotRunError(
                 f"{where}: its steps do not say {name}: an older kvbench wrote them", hint="measure it again"
             )
-        raise DataError(f"{where}: {name} is missing or not a number in some step", hint="the run is damaged")
+        raise DataError(
+            f"{where}: {name} is missing or not a number in some step", hint="the run is damaged: measure it again"
+        )
     if not np.all(np.isfinite(column)):
-        raise DataError(f"{where}: {name} is not finite in some step", hint="the run is damaged")
+        raise DataError(f"{where}: {name} is not finite in some step", hint="the run is damaged: measure it again")
     return column
 
 

@@ -57,9 +57,10 @@ def fit(runs: tuple[Path, ...], out: Path | None, name: str | None, checks: tupl
     opened = _distinct([open_run(path) for path in runs])
     held_out = [open_run(path) for path in checks]
     chosen = _checked_name(name if name is not None else opened[0].run_id)
+    path = out or default_path(chosen)
+    check_target(path, target)
     file, found = fit_and_check(opened, chosen)
     checked = [case for run in held_out for case in check(file, run)]
-    path = out or default_path(chosen)
     with writing(path, target) as whole:
         whole.write(text_of(file).encode())
     for note in found.notes:

@@ -91,7 +91,10 @@ def check(file: FittedFile, run: Run) -> list[Checked]:
 
     Raises `UsageError` for a virtual run, for one without such cases, and for one that the model was fitted on."""
     if run.plan.get("clock") != "wall":
-        raise UsageError(f"{run.run_id} is a virtual run: there is nothing measured to check against")
+        raise UsageError(
+            f"{run.run_id} is a virtual run: there is nothing measured to check against",
+            hint="check against measured runs",
+        )
     if run.run_id in file.runs:
         raise UsageError(
             f"{run.run_id} is among the runs that were fitted", hint="check against a run that the model has not seen"
@@ -140,7 +143,10 @@ def _same_machine(file: FittedFile, case: StoredCase) -> None:
         ("attention backend", file.attention, columns.get("attention_backend")),
     ):
         if own != other:
-            raise UsageError(f"{file.label} was fitted with {name} {own!r}, and this was measured with {other!r}")
+            raise CannotRunError(
+                f"{file.label} was fitted with {name} {own!r}, and this was measured with {other!r}",
+                hint="check against a run of the same device, threads and attention backend",
+            )
 
 
 def stored_cases(run: Run) -> list[StoredCase]:

@@ -52,7 +52,10 @@ def _one(job: CaseJob, source: CostSource, measure: MeasureSettings, slo: SloSet
     found = served_case(job, source, measure, slo, lambda share: None, timeout_s=job.timeout_s)
     values = _values(found.row)
     if not values:
-        raise DataError(f"case {job.case_id}: {found.error or 'nothing finished on the virtual clock'}")
+        raise DataError(
+            f"case {job.case_id}: {found.error or 'nothing finished on the virtual clock'}",
+            hint="ask for fewer or shorter requests, or for more KV memory",
+        )
     if not isinstance(source, FittedFile):
         plain = {name: Interval(value) for name, value in values.items()}
         return Prediction(job.case_id, plain, (RowWarning("modelled", {"by": source.label}),), found.row)

@@ -24,7 +24,7 @@ from kvbench.costmodel.fitted_file import read_fitted
 from kvbench.costmodel.profiles import virtual_device
 from kvbench.costmodel.roofline import roofline
 from kvbench.costmodel.sources import cost_for
-from kvbench.errors import CannotRunError, DataError, UsageError
+from kvbench.errors import CannotRunError, DataError
 from kvbench.geometry.presets import preset
 from kvbench.store.run import Run
 from kvbench.sweep import fitting
@@ -142,20 +142,20 @@ def test_runs_of_different_things_are_not_fitted_together(
     other = planted_run(tmp_path, SMALL, change=lambda row: row.update(change))
     for row in other.case_rows:
         row.update(change)
-    with pytest.raises(UsageError, match=says):
+    with pytest.raises(CannotRunError, match=says):
         fit_runs([exact, other], name="mixed")
 
 
 def test_runs_of_different_models_are_not_fitted_together(exact: Run, tmp_path: Path) -> None:
     text = SMALL.replace('"tiny-llama"', '"tiny-mha"').replace('"1MiB"', '"2MiB"')
     other = planted_run(tmp_path, text, source=fitted_file("tiny-mha"))
-    with pytest.raises(UsageError, match="model 'tiny-llama' and 'tiny-mha'"):
+    with pytest.raises(CannotRunError, match="model 'tiny-llama' and 'tiny-mha'"):
         fit_runs([exact, other], name="mixed")
 
 
 def test_too_few_steps_are_refused(tmp_path: Path) -> None:
     text = SMALL.replace("requests = 24", "requests = 2")
-    with pytest.raises(DataError, match="too few to fit"):
+    with pytest.raises(CannotRunError, match="too few to fit"):
         fit_runs([planted_run(tmp_path, text)], name="few")
 
 
@@ -181,7 +181,7 @@ def test_steps_that_hold_what_is_not_a_number_are_refused(exact: Run, name: str)
 
 def test_steps_of_an_older_kvbench_are_refused_with_the_reason(exact: Run) -> None:
     old = with_steps(exact, exact.steps.assign(block_reads=float("nan")))
-    with pytest.raises(UsageError, match="an older kvbench"):
+    with pytest.raises(CannotRunError, match="an older kvbench"):
         fit_runs([old], name="old")
 
 
@@ -193,7 +193,7 @@ def test_steps_that_took_no_time_are_refused(exact: Run) -> None:
     with pytest.raises(DataError, match="a step took 1e\\+300 s"):
         fit_runs([still], name="endless")
     still = with_steps(exact, exact.steps.assign(batch_size=0))
-    with pytest.raises(UsageError, match="no step to fit"):
+    with pytest.raises(CannotRunError, match="no step to fit"):
         fit_runs([still], name="empty")
 
 
@@ -304,6 +304,16 @@ def test_the_default_place_is_the_users_data_folder(
     assert {term["term"] for term in document["terms"]} >= {"step", "sequences", "decode_reads"}
 
 
+def test_a_default_place_that_cannot_be_written_is_noticed_before_the_work(
+    exact: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "data").write_text("a file")
+    monkeypatch.setenv("KVBENCH_DATA_DIR", str(tmp_path / "data"))
+    monkeypatch.setattr(fitting, "fit_and_check", lambda *_: pytest.fail("worked first"))
+    assert fit_command(exact.path) == 2
+    assert "is no folder" in capsys.readouterr().err
+
+
 def test_what_cannot_be_fitted_or_checked_is_refused_in_words(
     exact: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -324,6 +334,9 @@ def test_what_cannot_be_fitted_or_checked_is_refused_in_words(
         assert fit_command(*arguments, "--out", out) == code, arguments
         assert says in capsys.readouterr().err, arguments
     assert not out.exists()
+    other = planted_run(tmp_path, SMALL, change=lambda row: row.update({"threads": 2}))
+    assert fit_command(exact.path, other.path, "--out", out) == 4
+    assert "threads 1 and 2" in capsys.readouterr().err
     before = (exact.path / "plan.json").read_bytes()
     assert fit_command(exact.path, "--out", exact.path / "plan.json") == 2
     assert "there already" in capsys.readouterr().err
