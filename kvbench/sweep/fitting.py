@@ -26,7 +26,7 @@ from kvbench.sweep.predict import METRICS, predict
 
 
 @dataclass(frozen=True, slots=True)
-class StoredCase:
+class MeasuredCase:
     """A case of a measured run, ready to be served again, with the medians of its metrics over its samples."""
 
     job: CaseJob
@@ -60,7 +60,7 @@ def fit_and_check(runs: Sequence[Run], name: str) -> tuple[FittedFile, FittedRun
     """The fitted model of these runs with the errors that it makes on cases it has not seen. A case that cannot be
     served on the virtual clock is fitted, has no error, and is in the notes."""
     found = fit_runs(runs, name=name)
-    stored = {(run.run_id, case.job.case_id): (run, case) for run in runs for case in stored_cases(run)}
+    stored = {(run.run_id, case.job.case_id): (run, case) for run in runs for case in measured_cases(run)}
     left_out: list[LeftOut] = []
     notes = list(found.notes)
     for key, fitted in found.cases.items():
@@ -73,7 +73,7 @@ def fit_and_check(runs: Sequence[Run], name: str) -> tuple[FittedFile, FittedRun
     return file, replace(found, file=file, notes=tuple(notes))
 
 
-def _left_out(others: FittedFile, run: Run, case: StoredCase, fitted: frozenset[int]) -> Iterator[LeftOut]:
+def _left_out(others: FittedFile, run: Run, case: MeasuredCase, fitted: frozenset[int]) -> Iterator[LeftOut]:
     """Every sample that was fitted by itself: what is predicted is a process, and processes differ."""
     told = predict([case.job], others, **_sections(run))[0]
     for sample in sorted(fitted & case.samples.keys()):
@@ -99,7 +99,7 @@ def check(file: FittedFile, run: Run) -> list[Checked]:
         raise UsageError(
             f"{run.run_id} is among the runs that were fitted", hint="check against a run that the model has not seen"
         )
-    cases = stored_cases(run)
+    cases = measured_cases(run)
     if not cases:
         raise UsageError(f"{run.run_id} has no engine case that ended ok", hint="kernel cases are not predicted")
     return [_checked(file, run, case) for case in cases]
@@ -123,7 +123,7 @@ def comparisons(checked: Sequence[Checked]) -> list[dict[str, Any]]:
     return found
 
 
-def _checked(file: FittedFile, run: Run, case: StoredCase) -> Checked:
+def _checked(file: FittedFile, run: Run, case: MeasuredCase) -> Checked:
     about = (run.run_id, case.job.case_id, case.label, case.measured)
     try:
         _same_machine(file, case)
@@ -135,7 +135,7 @@ def _checked(file: FittedFile, run: Run, case: StoredCase) -> Checked:
     return Checked(*about, dict(told.metrics), (*told.warnings, *slowed), samples=samples)
 
 
-def _same_machine(file: FittedFile, case: StoredCase) -> None:
+def _same_machine(file: FittedFile, case: MeasuredCase) -> None:
     columns = case.job.columns
     for name, own, other in (
         ("device", file.device.name, columns.get("device_name")),
@@ -149,17 +149,17 @@ def _same_machine(file: FittedFile, case: StoredCase) -> None:
             )
 
 
-def stored_cases(run: Run) -> list[StoredCase]:
+def measured_cases(run: Run) -> list[MeasuredCase]:
     """The engine cases of a run that ended ok."""
     rows: dict[str, list[dict[str, Any]]] = {}
     for row in run.case_rows:
         if row["kind"] == "engine" and row["status"] == "ok":
             rows.setdefault(row["case_id"], []).append(row)
     planned = [case for case in run.plan["cases"] if case["case_id"] in rows]
-    return [_stored(run, case, rows[case["case_id"]]) for case in planned]
+    return [_measured(run, case, rows[case["case_id"]]) for case in planned]
 
 
-def _stored(run: Run, case: dict[str, Any], rows: list[dict[str, Any]]) -> StoredCase:
+def _measured(run: Run, case: dict[str, Any], rows: list[dict[str, Any]]) -> MeasuredCase:
     job = CaseJob(
         case_id=case["case_id"],
         sample=0,
@@ -181,7 +181,7 @@ def _stored(run: Run, case: dict[str, Any], rows: list[dict[str, Any]]) -> Store
     found = [samples[sample] for sample in chosen]
     known = [name for name in METRICS if any(name in sample for sample in found)]
     middle = {name: float(median(one[name] for one in found if name in one)) for name in known}
-    return StoredCase(job, str(case["label"]), middle, samples, chosen, is_slowed(counting[0]))
+    return MeasuredCase(job, str(case["label"]), middle, samples, chosen, is_slowed(counting[0]))
 
 
 def _metrics(row: dict[str, Any]) -> dict[str, float]:

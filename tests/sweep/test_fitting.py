@@ -28,7 +28,7 @@ from kvbench.errors import CannotRunError, DataError
 from kvbench.geometry.presets import preset
 from kvbench.store.run import Run
 from kvbench.sweep import fitting
-from kvbench.sweep.fitting import check, fit_and_check, stored_cases
+from kvbench.sweep.fitting import check, fit_and_check, measured_cases
 from kvbench.sweep.predict import METRICS, predict
 from tests.costmodel.fitted_samples import fitted_file
 from tests.store.test_torch_free import BLOCK
@@ -198,7 +198,7 @@ def test_steps_that_took_no_time_are_refused(exact: Run) -> None:
 
 
 def jobs(run: Run) -> list[Any]:
-    return [case.job for case in stored_cases(run)]
+    return [case.job for case in measured_cases(run)]
 
 
 def test_outside_the_domain_intervals_are_wider_and_say_why(exact: Run, tmp_path: Path) -> None:
@@ -237,7 +237,7 @@ def test_a_metric_is_as_uncertain_as_it_depends_on_step_times(exact: Run) -> Non
     waiting changes by more than the steps."""
     file, _ = fit_and_check([exact], "exact")
     file = replace(file, left_out=tuple(uncertain(case) for case in file.left_out))
-    kinds = {case.job.case_id: case.job.workload["arrival"]["kind"] for case in stored_cases(exact)}
+    kinds = {case.job.case_id: case.job.workload["arrival"]["kind"] for case in measured_cases(exact)}
     for found in predict(jobs(exact), file):
         tokens, first = found.metrics["output_tokens_per_s"], found.metrics["ttft_p50_s"]
         wide = {name: math.log(one.high / one.low) / 2 for name, one in found.metrics.items() if one.high and one.low}
@@ -345,7 +345,7 @@ def test_what_cannot_be_fitted_or_checked_is_refused_in_words(
 
 def test_a_case_that_cannot_be_served_is_fitted_and_named(exact: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     serve_for_real = fitting.predict
-    broken = stored_cases(exact)[3]
+    broken = measured_cases(exact)[3]
 
     def refuses_one(jobs: Any, *rest: Any, **more: Any) -> Any:
         if jobs[0].case_id == broken.job.case_id:
