@@ -114,6 +114,7 @@ def _question(options: dict[str, Any]) -> Question:
         overrides=options["overrides"],
         allow_lossy=options["allow_lossy"],
         trace=options["trace"],
+        run=options["run_folder"],
         quality=options["quality"],
         requests=options["requests"],
         seed=options["seed"],

@@ -36,7 +36,7 @@ from kvbench.sweep.advice.question import (
     label_of,
     neighbours_of,
 )
-from kvbench.sweep.advice.requests import Plan, plan_servings
+from kvbench.sweep.advice.requests import Plan, Source, plan_servings
 from kvbench.sweep.advice.text_quality import TextQuality, precision_lost, text_quality
 
 if TYPE_CHECKING:
@@ -149,16 +149,23 @@ def _plan(
     workload: WorkloadSettings,
     exact: Sequence[ExactRow],
 ) -> Plan:
-    """What every candidate serves: the trace's own requests where some prefix cache could find what they share."""
+    """What every candidate serves: the own requests of the trace or the run where some prefix cache could find what
+    they share."""
     has_cache = any(one.settings.prefix_cache != "none" for one in exact)
     return plan_servings(
         sample,
         workload,
         at_once=max(1, *(one.block.sequences for one in exact)),
-        trace=question.trace if has_cache and sample.shared is not None else None,
+        recorded=_source(question) if has_cache and sample.shared is not None else None,
         requests=question.requests,
         seed=question.seed,
     )
+
+
+def _source(question: Question) -> Source | None:
+    if question.run is not None:
+        return Source(question.run, question.sample.digest)
+    return None if question.trace is None else Source(question.trace)
 
 
 def _workload(cases: Sequence[Case]) -> WorkloadSettings:
@@ -302,11 +309,6 @@ def _sharing(rows: Sequence[Row], sample: LengthSample, plan: Plan) -> list[str]
         return [
             f"{whole.hit_rate:.1%} of the prompt tokens stand at the front of an earlier request, and no candidate has "
             "a prefix cache: --axes prefix_cache -a prefix_cache=none,hash weighs one"
-        ]
-    if not plan.is_recorded:
-        return [
-            "the requests served have the lengths of the run's and share nothing, so a prefix cache finds nothing in "
-            "them: only what was measured, or the trace itself by --trace, speaks about one"
         ]
     served = hit_bound(sample.rows(np.arange(min(plan.requests, len(sample)))), 1)
     assert served is not None

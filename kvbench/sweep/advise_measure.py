@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+from collections.abc import Mapping
 from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
@@ -16,6 +17,7 @@ from kvbench.devices.detect import detect
 from kvbench.errors import CannotRunError
 from kvbench.spec.load import LoadedSuite, from_effective
 from kvbench.store.files import make_folder, write_errors
+from kvbench.store.run import open_run
 from kvbench.sweep.advice.pools import context_of
 from kvbench.sweep.advise import Advice, advise
 from kvbench.sweep.run import run_suite
@@ -101,7 +103,16 @@ def _workload(advice: Advice, sample: LengthSample, out: Path) -> dict[str, Any]
     if advice.plan.is_recorded and advice.question.trace is not None:
         trace = str(advice.question.trace.resolve())
         return {"source": "trace", "trace": trace, "limit": len(sample), "arrival": arrival}
+    if advice.plan.is_recorded and advice.question.run is not None:
+        return {**_stored(advice.question.run, str(sample.digest)), "arrival": arrival}
     return {"source": "trace", "trace": str(_written(sample, out)), "format": "vidur", "arrival": arrival}
+
+
+def _stored(run: Path, digest: str) -> Mapping[str, Any]:
+    """The settings of a run's workload, which make the same requests again."""
+    cases = open_run(run).plan["cases"]
+    found: Mapping[str, Any] = next(case["workload"] for case in cases if case.get("workload_digest") == digest)
+    return found
 
 
 def _written(sample: LengthSample, out: Path) -> Path:
@@ -118,13 +129,14 @@ def _written(sample: LengthSample, out: Path) -> Path:
 
 
 def _served(advice: Advice) -> LengthSample:
-    """As many requests as take about `SAMPLE_S` by the prediction: all in their order, else a stratified sample."""
+    """As many requests as take about `SAMPLE_S` by the prediction: all in their order, else a stratified sample. All of
+    a run's that share prefixes, for it says how to make all of them."""
     chosen = advice.chosen
     assert chosen is not None
     rate = chosen.candidate.tokens_per_s
     tokens = (rate.value if rate else 1.0) * SAMPLE_S
     count = max(FEWEST, round(tokens / float(advice.sample.outputs.mean())))
-    if count >= len(advice.sample):
+    if count >= len(advice.sample) or (advice.plan.is_recorded and advice.question.run is not None):
         return advice.sample
     if advice.plan.is_recorded:
         return advice.sample.rows(np.arange(count))

@@ -19,17 +19,20 @@ from kvbench.analysis.advice.lengths import LengthSample, Shared
 from kvbench.analysis.advice.sources import from_run, from_sides
 from kvbench.analysis.conformal import half_width
 from kvbench.cli.main import run as command_line
-from kvbench.costmodel.fitted import slower
+from kvbench.costmodel.fitted import LEAST_SENSITIVITY, FittedFile, slower
 from kvbench.costmodel.fitted_file import with_digest, write_fitted
 from kvbench.costmodel.sources import cost_for
 from kvbench.errors import CannotRunError, DataError, KvbenchError, UsageError
 from kvbench.geometry.memory import kv_bytes_per_token
 from kvbench.geometry.presets import preset
+from kvbench.spec.workload import WorkloadSettings
 from kvbench.store.run import Run
 from kvbench.sweep.advice.predict import floor_of
 from kvbench.sweep.advice.question import Question
+from kvbench.sweep.advice.requests import Source
 from kvbench.sweep.advice.served import served_by
 from kvbench.sweep.advise import advise
+from kvbench.workload.build import build_workload
 from tests.costmodel.fitted_samples import fitted_file
 from tests.sweep.synthetic_run import BLOCK_SIZES_ONLY, SUITE, planted_run
 
@@ -398,7 +401,10 @@ def test_flags_of_a_server_stand_beside_the_answer(capsys: pytest.CaptureFixture
         "20",
     ]
     assert command_line([*words, "-a", "block_size=16,64", "-a", "max_sequences=8", "--emit", "vllm"]) == 0
-    assert "--block-size" in capsys.readouterr().out
+    assert "--max-model-len" not in (told := capsys.readouterr().out)
+    assert "--block-size" in told
+    assert command_line([*words, "-a", "block_size=16", "-a", "max_context=2048", "--emit", "vllm"]) == 0
+    assert "--max-model-len 2048" in capsys.readouterr().out
 
 
 def test_a_pool_that_holds_no_request_is_refused_with_the_arithmetic() -> None:
@@ -528,11 +534,79 @@ def test_a_run_of_the_same_lengths_that_shares_otherwise_is_no_measurement_of_a_
     assert not any(row.is_measured for row in other.rows)
 
 
-def test_a_prediction_for_a_runs_requests_says_that_a_prefix_cache_finds_nothing_in_them(
-    runs: tuple[Run, Run],
-) -> None:
-    sample = from_run(runs[0])
-    sample = replace(sample, shared=Shared(np.minimum(sample.inputs, 16), None))
+SHARED = PLAIN.replace("[workload]", "[workload]\nprefix = { groups = 2, tokens = 120 }")
+
+
+def test_a_prefix_cache_is_valued_by_serving_a_runs_own_requests(runs: tuple[Run, Run], tmp_path: Path) -> None:
+    asked = planted_run(tmp_path, SHARED.replace("[4, 8, 16, 32, 64]", "[16]"))
+    sample = from_run(asked)
     axes, given = ("block_size", "prefix_cache"), ("block_size=16", "prefix_cache=none,hash")
-    found = advise(Question(sample=sample, results=paths(runs), axes=axes, overrides=given))
-    assert any("share nothing, so a prefix cache finds nothing" in note for note in found.notes)
+    found = advise(Question(sample=sample, run=asked.path, results=paths(runs), axes=axes, overrides=given))
+    stored = asked.requests_of(str(sample.digest))
+    cost = cost_for(found.evidence.source, preset("tiny-llama"), weight_dtype="fp32", kv_dtype="fp32", block_size=16)
+    rates = []
+    for row in found.rows:
+        by_hand = served_by(preset("tiny-llama"), row.settings, cost, stored, None, 512).tokens_per_s
+        rates.append(row.prediction.outcomes[0].tokens_per_s)
+        assert rates[-1] == pytest.approx(by_hand, rel=1e-12)
+    assert rates[1] > 1.3 * rates[0]  # two in three prompt tokens are shared
+
+
+@pytest.mark.parametrize(
+    "arrival",
+    [
+        {"kind": "poisson", "rate": 5.0},
+        {"kind": "closed-loop", "clients": 3, "think_time_s": 0.5, "think": "exponential"},
+    ],
+)
+def test_a_runs_requests_arrive_as_the_workload_made_anew_would(tmp_path: Path, arrival: dict[str, Any]) -> None:
+    text = SHARED.replace("[4, 8, 16, 32, 64]", "[16]").replace("requests = 24", "requests = 9")
+    run = planted_run(tmp_path, text.replace("[workload]", "[workload]\nsessions = { turns = 2, think_time_s = 1.0 }"))
+    settings = WorkloadSettings.model_validate({**run.plan["cases"][0]["workload"], "arrival": arrival})
+    assert Source(run.path, from_run(run).digest).first(7, settings) == build_workload(settings).requests[:7]
+
+
+def test_latencies_of_arrivals_by_rate_are_bracketed_by_serving_with_slower_steps(runs: tuple[Run, Run]) -> None:
+    given = ("block_size=16", "arrival.kind=poisson", "arrival.rate=300")
+    found = advise(Question(sample=lengths(), results=paths(runs), overrides=given))
+    source = found.evidence.source
+    assert isinstance(source, FittedFile)
+    ((row,), (one,)) = found.rows, found.plan.lists
+    outcomes = [
+        served_by(
+            preset("tiny-llama"),
+            row.settings,
+            cost_for(file, preset("tiny-llama"), weight_dtype="fp32", kv_dtype="fp32", block_size=16),
+            one.requests,
+            None,
+            512,
+        )
+        for file in (source, slower(source, 1.05))
+    ]
+    half = half_width(list(found.evidence.errors.values()), 0.90, groups=2)
+    assert half is not None
+    for name, found_range in (("ttft_s", row.candidate.ttft_s), ("tpot_s", row.candidate.tpot_s)):
+        change = math.log(getattr(outcomes[1], name) / getattr(outcomes[0], name)) / math.log(1.05)
+        assert name != "ttft_s" or abs(change - 1.0) > 0.02
+        assert found_range is not None
+        wide = half * max(abs(change), LEAST_SENSITIVITY) * row.prediction.factor
+        assert math.log(found_range.high / found_range.value) == pytest.approx(wide)
+
+
+def test_decode_steps_that_are_compared_have_the_same_batch(runs: tuple[Run, Run]) -> None:
+    """Pools of 64-token blocks hold fewer sequences; the sentence is about one batch all the same."""
+    sample = lengths()
+    found = advise(Question(sample=sample, results=paths(runs)))
+    assert len({round(row.prediction.outcomes[0].active_mean, 6) for row in found.rows}) > 1
+    assert len({row.prediction.step_batch for row in found.rows}) == 1
+    batch = found.rows[0].prediction.step_batch
+    length = round(float((sample.inputs + sample.outputs / 2).mean()))
+    for row in found.rows:
+        cost = cost_for(
+            found.evidence.source,
+            preset("tiny-llama"),
+            weight_dtype="fp32",
+            kv_dtype="fp32",
+            block_size=row.settings.block_size,
+        )
+        assert row.prediction.step_s == pytest.approx(float(cost.decode_run_s(np.full(batch, length), 1)[0]))

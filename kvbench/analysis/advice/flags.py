@@ -21,8 +21,8 @@ Value = str | int | float | bool
 class Answer:
     """The settings to translate; None is not said, and then no flag is printed. Bytes are one device's.
 
-    `prefix_cache` is on or off. `host_bytes` is the host tier, 0 for none. `memory_share` is of all memory of the
-    device. `is_latent` and `capability` (compute capability, as in 9.0) choose among attention backends.
+    `prefix_cache` is on or off. `host_bytes` is the host tier, 0 for none. `is_latent` and `capability`
+    (compute capability, as in 9.0) choose among attention backends.
     """
 
     block_size: int
@@ -33,7 +33,6 @@ class Answer:
     batch_policy: Literal["static", "continuous", "chunked"] | None = None
     prefix_cache: bool | None = None
     host_bytes: int | None = None
-    memory_share: float | None = None
     kv_bytes: int | None = None
     tp: int = 1
     max_context: int | None = None
@@ -78,7 +77,7 @@ class _Translation:
         answer = self.answer
         self._value("block_size", answer.block_size)
         stored = self._kv_dtype()
-        for name in ("max_sequences", "memory_share", "kv_bytes", "max_context"):
+        for name in ("max_sequences", "kv_bytes", "max_context"):
             self._value(name, getattr(answer, name))
         self._value("tp", answer.tp if answer.tp > 1 else None)
         self._batch()
@@ -206,7 +205,6 @@ _NAMES = {
     "chunked_prefill": "chunked prefill",
     "prefix_cache": "prefix cache",
     "host_bytes": "host tier",
-    "memory_share": "memory share",
     "kv_bytes": "KV memory",
     "tp": "tensor parallel",
     "max_context": "longest context",

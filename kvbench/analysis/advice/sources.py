@@ -47,11 +47,6 @@ def from_trace(
     return noted(_of_rows(path, name, limit, outputs))
 
 
-def from_lognormal(inputs: tuple[int, int], outputs: tuple[int, int]) -> LengthSample:
-    """Lognormal prompts and outputs, each by its median and its 95th percentile, independent of each other."""
-    return from_sides(f"lognormal({inputs[0]},{inputs[1]})", f"lognormal({outputs[0]},{outputs[1]})")
-
-
 def from_sides(inputs: str, outputs: str | None = None) -> LengthSample:
     """Each side a length, a `lognormal(p50,p95)`, or the path of a histogram; one histogram of pairs is both sides."""
     left = _side(inputs)

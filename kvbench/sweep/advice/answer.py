@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from kvbench.analysis.advice.flags import Answer
 from kvbench.errors import UsageError
+from kvbench.sweep.advice.pools import context_of
 
 if TYPE_CHECKING:
     from kvbench.sweep.advise import Advice
@@ -35,6 +36,7 @@ def answer_of(advice: Advice) -> Answer:
         host_bytes=engine.host_memory if engine.offload != "none" and "offload" in named else None,
         kv_bytes=question.kv_memory_bytes,
         tp=question.tp,
+        max_context=context_of(advice.evidence, engine) if "max_context" in named else None,
         is_latent=any(group.kind == "latent" for group in geometry.groups),
         capability=float(capability) if capability else None,
     )

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from kvbench.analysis.advice.candidates import Floats, Gaps, Range, gaps_of_predictions, pooled_half
-from kvbench.costmodel.fitted import FittedFile
+from kvbench.costmodel.fitted import FittedFile, slower
 from kvbench.costmodel.sources import cost_for
 from kvbench.devices.host import Host
 from kvbench.errors import CannotRunError
@@ -22,9 +22,11 @@ from kvbench.measure.warnings import text
 from kvbench.sweep.advice.evidence import THROUGHPUT
 from kvbench.sweep.advice.pools import context_of
 from kvbench.sweep.advice.served import Outcome, served_by
-from kvbench.sweep.intervals import interval_of
+from kvbench.sweep.intervals import SLOWER, interval_of, sensitivity_of
 
 if TYPE_CHECKING:
+    from kvbench.costmodel.cost import StepCost
+    from kvbench.costmodel.sources import CostSource
     from kvbench.spec.cases import Case
     from kvbench.spec.engine import EngineSettings
     from kvbench.sweep.advice.evidence import Evidence
@@ -48,15 +50,18 @@ class Prediction:
     """One candidate's outcomes, one for each list of requests; or why there is none."""
 
     outcomes: tuple[Outcome, ...] = ()
+    slower: tuple[Outcome, ...] = ()
+    """The same with every step `SLOWER` as long; nothing where everything changes as steps do, or no error is known"""
     step_s: float | None = None
-    """A step that decodes as many sequences as it served on average, at their mean length"""
+    """A step that decodes `step_batch` sequences, as many for every candidate, at their mean length"""
+    step_batch: int = 0
     factor: float = 1.0
     """By how much its intervals are wider because the runs had no steps, or no setting, like its own"""
     refusal: str | None = None
     notes: tuple[str, ...] = ()
 
 
-def predict(evidence: Evidence, settings: EngineSettings, plan: Plan, mean_length: float) -> Prediction:
+def predict(evidence: Evidence, settings: EngineSettings, plan: Plan) -> Prediction:
     """Serve every list of requests of the plan under these settings."""
     reason = _unknown(evidence, settings)
     if reason is not None:
@@ -65,15 +70,7 @@ def predict(evidence: Evidence, settings: EngineSettings, plan: Plan, mean_lengt
     source = evidence.source
     reach = Reach.of(source, settings) if isinstance(source, FittedFile) else None
     try:
-        cost = cost_for(
-            evidence.source,
-            evidence.geometry,
-            weight_dtype=str(settings.weight_dtype),
-            kv_dtype=settings.kv_dtype,
-            block_size=settings.block_size,
-            kv_scales=settings.kv_scales,
-            kv_layout=settings.kv_layout,
-        )
+        cost = _cost(evidence, settings, source)
         outcomes = tuple(
             served_by(evidence.geometry, settings, cost, one.requests, one.clients, context, reach)
             for one in plan.lists
@@ -84,8 +81,6 @@ def predict(evidence: Evidence, settings: EngineSettings, plan: Plan, mean_lengt
         return Prediction(refusal="none of the requests fits its pool")
     if not all(outcome.wall_s > 0 for outcome in outcomes):
         return Prediction(refusal="by the model its steps take no time")
-    batch = max(1, round(float(np.mean([outcome.active_mean for outcome in outcomes]))))
-    step_s = float(cost.decode_run_s(np.full(batch, round(mean_length), dtype=np.int64), 1)[0])
     far, told = _farthest(evidence, settings, reach)
     if far > FARTHEST:
         return Prediction(refusal=f"{told}: too far to say anything")
@@ -96,7 +91,45 @@ def predict(evidence: Evidence, settings: EngineSettings, plan: Plan, mean_lengt
     notes = (told,) * (far > REACH)
     notes += tuple(text(*warning) for warning in warnings if warning.name == "unseen_setting")
     notes += (f"{rejected} of the requests served are longer than its pool and were rejected",) * (rejected > 0)
-    return Prediction(outcomes, step_s, factor, None, notes)
+    return Prediction(outcomes, _slower(evidence, settings, plan), factor=factor, notes=notes)
+
+
+def _cost(evidence: Evidence, settings: EngineSettings, source: CostSource) -> StepCost:
+    return cost_for(
+        source,
+        evidence.geometry,
+        weight_dtype=str(settings.weight_dtype),
+        kv_dtype=settings.kv_dtype,
+        block_size=settings.block_size,
+        kv_scales=settings.kv_scales,
+        kv_layout=settings.kv_layout,
+    )
+
+
+def _slower(evidence: Evidence, settings: EngineSettings, plan: Plan) -> tuple[Outcome, ...]:
+    """The plan on a device whose steps are `SLOWER` as long, as `kvbench fit` looks for what follows from an error."""
+    source = evidence.source
+    if not isinstance(source, FittedFile) or all(one.follows_steps_alone for one in plan.lists):
+        return ()
+    cost, context = _cost(evidence, settings, slower(source, SLOWER)), context_of(evidence, settings)
+    return tuple(served_by(evidence.geometry, settings, cost, one.requests, one.clients, context) for one in plan.lists)
+
+
+def with_steps(
+    evidence: Evidence, settings: Sequence[EngineSettings], predictions: Sequence[Prediction], mean_length: float
+) -> list[Prediction]:
+    """Predictions with the time of a decode step of one and the same batch: what they all served on average."""
+    active = [outcome.active_mean for p in predictions if p.refusal is None for outcome in p.outcomes]
+    batch = max(1, round(float(np.mean(active)))) if active else 0
+    lengths = np.full(batch, round(mean_length), dtype=np.int64)
+    return [
+        p
+        if p.refusal is not None
+        else replace(
+            p, step_s=float(_cost(evidence, one, evidence.source).decode_run_s(lengths, 1)[0]), step_batch=batch
+        )
+        for one, p in zip(settings, predictions, strict=True)
+    ]
 
 
 def _unknown(evidence: Evidence, settings: EngineSettings) -> str | None:
@@ -137,7 +170,11 @@ def predict_all(
     evidence: Evidence, settings: Sequence[EngineSettings], plan: Plan, mean_length: float
 ) -> list[Prediction]:
     """Every candidate, several at once where there are cores and enough to do."""
-    job = partial(_predict_one, evidence, plan, mean_length)
+    return with_steps(evidence, settings, _served_all(evidence, settings, plan), mean_length)
+
+
+def _served_all(evidence: Evidence, settings: Sequence[EngineSettings], plan: Plan) -> list[Prediction]:
+    job = partial(_predict_one, evidence, plan)
     workers = min(Host().usable_cores(), len(settings))
     if workers < 2 or len(settings) * plan.requests < WORTH_PROCESSES:
         return [job(one) for one in settings]
@@ -158,8 +195,8 @@ def of_equal_service(predictions: Sequence[Prediction]) -> list[Prediction]:
     ]
 
 
-def _predict_one(evidence: Evidence, plan: Plan, mean_length: float, settings: EngineSettings) -> Prediction:
-    return predict(evidence, settings, plan, mean_length)
+def _predict_one(evidence: Evidence, plan: Plan, settings: EngineSettings) -> Prediction:
+    return predict(evidence, settings, plan)
 
 
 def throughput_of(prediction: Prediction) -> float:
@@ -267,18 +304,26 @@ def floor_of(evidence: Evidence) -> float:
 def ranges_of(prediction: Prediction, evidence: Evidence, corrections: Floats) -> dict[str, Range | None]:
     """Throughput and median latencies with 90 % intervals (`sweep/intervals.py`); `corrections` are this candidate's
     errors on other workloads. Without known errors the ends are the value."""
-    value = throughput_of(prediction)
     own = corrections[np.isfinite(corrections)]
-    busy = busy_share(prediction)
-    shift = float(own.mean()) * busy if len(own) > 1 else 0.0
+    shift = float(own.mean()) if len(own) > 1 else 0.0
+    value, busy = throughput_of(prediction), busy_share(prediction)
     found: dict[str, Range | None] = {
-        THROUGHPUT: _ranged(value * math.exp(shift), evidence, THROUGHPUT, prediction.factor, busy)
+        THROUGHPUT: _ranged(value * math.exp(shift * busy), evidence, THROUGHPUT, prediction.factor, busy)
     }
     for name, metric in (("ttft_s", "ttft_p50_s"), ("tpot_s", "tpot_p50_s")):
-        values = [getattr(outcome, name) for outcome in prediction.outcomes if getattr(outcome, name) is not None]
-        middle = float(np.median(values)) * math.exp(-shift) if values else None
-        found[name] = None if middle is None else _ranged(middle, evidence, metric, prediction.factor)
+        middle = _median(prediction.outcomes, name)
+        if middle is None:
+            found[name] = None
+            continue
+        change = sensitivity_of(middle, _median(prediction.slower, name))
+        found[name] = _ranged(middle * math.exp(-shift * change), evidence, metric, prediction.factor, change)
     return found
+
+
+def _median(outcomes: Sequence[Outcome], name: str) -> float | None:
+    """Over lists of requests."""
+    values = [getattr(outcome, name) for outcome in outcomes if getattr(outcome, name) is not None]
+    return float(np.median(values)) if values else None
 
 
 def _ranged(value: float, evidence: Evidence, metric: str, factor: float, sensitivity: float = 1.0) -> Range:

@@ -47,6 +47,8 @@ class Question:
     allow_lossy: bool = False
     trace: Path | None = None
     """The trace that the lengths are from, for requests that share prefixes as it records them"""
+    run: Path | None = None
+    """The run that the lengths are from (its workload is that of the sample's digest), for the same"""
     quality: Path | None = None
     """What `kvbench quality --out` wrote of this model"""
     requests: int | None = None

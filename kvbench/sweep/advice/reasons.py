@@ -111,8 +111,9 @@ def _contrasts(advice: Advice, chosen: Row) -> list[str]:
         if low.prediction.step_s is not None:
             word = "modelled" if advice.evidence.is_modelled else "predicted"
             told.append(
-                f"a decode step is {word} to take {format_seconds(chosen.prediction.step_s)}, with "
-                f"{low.settings.block_size} {format_seconds(low.prediction.step_s)}"
+                f"a decode step of {chosen.prediction.step_batch} sequences is {word} to take "
+                f"{format_seconds(chosen.prediction.step_s)}, with {low.settings.block_size} "
+                f"{format_seconds(low.prediction.step_s)}"
             )
     return told
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from kvbench.spec.workload import WorkloadSettings
+from kvbench.store.run import open_run
 from kvbench.workload.build import build_workload
 from kvbench.workload.request import Request, Segment
 from kvbench.workload.sessions import client_think_times, session_starts
@@ -31,6 +32,29 @@ class Serving:
     requests: tuple[Request, ...]
     clients: int | None
 
+    @property
+    def follows_steps_alone(self) -> bool:
+        """Whether time in steps is the only clock: nothing waits for a moment, and nobody pauses to think."""
+        waits = any(
+            request.arrival_s and (self.clients is None or request.after is not None) for request in self.requests
+        )
+        return not waits and not any(request.think_time_s for request in self.requests)
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Where requests that share prefixes are recorded: a trace, or a run with the digest of one of its workloads."""
+
+    path: Path
+    digest: str | None = None
+
+    def first(self, count: int, workload: WorkloadSettings) -> tuple[Request, ...]:
+        """The first `count` requests, arriving as the workload says."""
+        if self.digest is not None:
+            return _arriving(open_run(self.path).requests_of(self.digest)[:count], workload)
+        settings = WorkloadSettings(source="trace", trace=str(self.path), limit=count, arrival=workload.arrival)
+        return build_workload(settings).requests
+
 
 @dataclass(frozen=True, slots=True)
 class Plan:
@@ -40,7 +64,7 @@ class Plan:
     lists: tuple[Serving, ...]
     told: str
     is_recorded: bool = False
-    """Whether they are a trace's own requests, which share prefixes"""
+    """Whether they are the own requests of a trace or a run, which share prefixes"""
 
     @property
     def requests(self) -> int:
@@ -52,20 +76,21 @@ def plan_servings(
     workload: WorkloadSettings,
     *,
     at_once: int,
-    trace: Path | None,
+    recorded: Source | None,
     requests: int | None,
     seed: int,
 ) -> Plan:
     """What to serve of the sample, where `at_once` sequences run at once.
 
-    A short list is served as it is. Of a longer one up to three samples are, `requests` in all. `trace` is given where
-    requests must share prefixes as it records them: then its first requests are served, for a sample of rows would lose
-    what they share."""
+    A short list is served as it is. Of a longer one up to three samples are, `requests` in all. `recorded` is given
+    where requests must share prefixes as recorded there: then the first ones are served, for a sample of rows would
+    lose what they share."""
     most = MOST if requests is None else requests
-    if trace is not None:
+    if recorded is not None:
         count = min(most, len(sample))
-        told = f"the first {count:,} requests of the trace, which share prefixes as recorded"
-        return Plan((Serving(_recorded(trace, workload, count), _clients(workload)),), told, is_recorded=True)
+        what = "trace" if recorded.digest is None else "run"
+        told = f"the first {count:,} requests of the {what}, which share prefixes as recorded"
+        return Plan((Serving(recorded.first(count, workload), _clients(workload)),), told, is_recorded=True)
     if len(sample) <= most:
         return Plan((Serving(_of_rows(sample, workload), _clients(workload)),), f"all {len(sample):,} requests")
     wanted = max(ROUNDS * at_once, FEWEST)
@@ -83,9 +108,19 @@ def _clients(workload: WorkloadSettings) -> int | None:
     return workload.arrival.clients if workload.arrival.kind == "closed-loop" else None
 
 
-def _recorded(trace: Path, workload: WorkloadSettings, count: int) -> tuple[Request, ...]:
-    settings = WorkloadSettings(source="trace", trace=str(trace), limit=count, arrival=workload.arrival)
-    return build_workload(settings).requests
+def _arriving(requests: Sequence[Request], workload: WorkloadSettings) -> tuple[Request, ...]:
+    """A run's requests, those that follow no other arriving by the workload; recorded arrivals stay as they are."""
+    if workload.arrival.kind == "recorded":
+        return tuple(requests)
+    count = sum(request.after is None for request in requests)
+    moments = zip((session_starts(workload, count) / 1e9).tolist(), client_think_times(workload, count), strict=True)
+    starts: dict[int, float] = {}
+    found = []
+    for request in requests:
+        start_s, think_s = (starts[request.after], request.think_time_s) if request.after is not None else next(moments)
+        starts[request.request_id] = start_s
+        found.append(replace(request, arrival_s=start_s, think_time_s=think_s))
+    return tuple(found)
 
 
 def _of_rows(sample: LengthSample, workload: WorkloadSettings) -> tuple[Request, ...]:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from kvbench.analysis.advice.lengths import ONE_LENGTH, LengthSample
 from kvbench.analysis.advice.rule_of_thumb import rule_of_thumb
-from kvbench.analysis.advice.sources import from_histogram, from_lognormal, from_run, from_sides, from_trace
+from kvbench.analysis.advice.sources import from_histogram, from_run, from_sides, from_trace
 from kvbench.errors import UsageError
 from kvbench.store.run import open_run
 from tests.store.samples import run_folder
@@ -107,7 +107,7 @@ def test_lengths_that_are_none_are_refused(bad: tuple[list[int], list[int]]) -> 
 
 
 def test_a_lognormal_has_its_quantiles_on_both_sides_and_no_correlation() -> None:
-    found = from_lognormal((1000, 4000), (200, 500))
+    found = from_sides("lognormal(1000,4000)", "lognormal(200,500)")
     for values, median, p95 in ((found.inputs, 1000, 4000), (found.outputs, 200, 500)):
         sigma = math.log(p95 / median) / NormalDist().inv_cdf(0.95)
         for q in (0.05, 0.5, 0.9, 0.95, 0.99):
