@@ -11,6 +11,9 @@ _BINARY = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 4
 _DECIMAL = {"kB": 10**3, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 _SIZE = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*)\s*")
 LARGEST_SIZE = 2**63 - 1
+_READABLE = 1e15
+"""Of larger numbers a reader would count the digits."""
+_SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 _TIME_STEPS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
 
 
@@ -31,6 +34,8 @@ def parse_bytes(text: str | int) -> int:
 def format_bytes(count: float) -> str:
     """1536 → `1.50 KiB`; three significant digits, binary units."""
     size = float(count)
+    if not abs(size) < _READABLE * _BINARY["TiB"]:
+        return f"{scientific(size)} B" if math.isfinite(size) else "–"
     for unit, scale in reversed(_BINARY.items()):
         if abs(size) >= scale and scale > 1:
             return f"{_three_digits(size / scale)} {unit}"
@@ -41,6 +46,8 @@ def format_seconds(seconds: float | None) -> str:
     """0.00123 → `1.23 ms`; a missing or non-finite value → `–`."""
     if seconds is None or not math.isfinite(seconds):
         return "–"
+    if abs(seconds) >= _READABLE or 0 < abs(seconds) < 1e-14:
+        return f"{scientific(seconds)} s"
     if seconds >= 120:
         return format_duration(seconds)
     for scale, unit in _TIME_STEPS:
@@ -61,7 +68,15 @@ def format_duration(seconds: float) -> str:
 
 def format_count(value: float) -> str:
     """12345 → `12,345`."""
-    return f"{value:,.0f}"
+    return f"{value:,.0f}" if abs(value) < _READABLE else scientific(value)
+
+
+def scientific(value: float) -> str:
+    """1.5e300 → `1.50×10³⁰⁰`; a missing or non-finite value → `–`."""
+    if not math.isfinite(value):
+        return "–"
+    digits, power = f"{value:.2e}".split("e")
+    return f"{digits}×10{str(int(power)).translate(_SUPERSCRIPTS)}"
 
 
 def _three_digits(value: float) -> str:

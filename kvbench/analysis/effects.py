@@ -11,8 +11,8 @@ import numpy as np
 from kvbench.analysis.gate.statistics import paired
 
 TAIL = 0.025
-_MOST = 700.0
-"""exp() of more overflows."""
+_MOST = 36.0
+"""Of a logarithm, either way: beyond it 1 + change is 0 or 1 is lost in it."""
 
 Samples = Mapping[int, float]
 
@@ -73,11 +73,11 @@ def _interval(values: Sequence[float]) -> tuple[float, float, float]:
 
 def _log_ratios(left: Samples, right: Samples) -> dict[int, float]:
     return {
-        number: math.log(right[number] / left[number])
+        number: math.log(right[number]) - math.log(left[number])
         for number in left.keys() & right.keys()
         if left[number] > 0 and right[number] > 0
     }
 
 
 def _change(logarithm: float) -> float:
-    return math.expm1(min(logarithm, _MOST))
+    return math.expm1(max(-_MOST, min(logarithm, _MOST))) if not math.isnan(logarithm) else math.nan

@@ -93,12 +93,17 @@ def change(left: np.ndarray, right: np.ndarray, better: str = "", *, is_exact: b
     a, b = np.log(left), np.log(right)
     theta = float(b.mean() - a.mean())
     if is_exact:
-        return Change(math.expm1(theta), math.expm1(theta), math.expm1(theta), _word(theta, theta, better))
+        return Change(_ratio(theta), _ratio(theta), _ratio(theta), _word(theta, theta, better))
     if min(a.size, b.size) < 2:
-        return Change(math.expm1(theta), nan, nan, NO_INTERVAL)
+        return Change(_ratio(theta), nan, nan, NO_INTERVAL)
     half = _half_width(a, b)
     word = _word(theta - half, theta + half, better)
-    return Change(math.expm1(theta), math.expm1(theta - half), math.expm1(min(theta + half, 700.0)), word)
+    return Change(_ratio(theta), _ratio(theta - half), _ratio(theta + half), word)
+
+
+def _ratio(logarithm: float) -> float:
+    """exp() − 1, which beyond 700 would overflow."""
+    return math.expm1(min(logarithm, 700.0))
 
 
 def _half_width(a: np.ndarray, b: np.ndarray) -> float:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
-import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
+
+SMALLEST, LARGEST = 1e-30, 1e30
+"""Of a plausible value; times in s, bytes, rates and shares are all far within."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,9 +55,17 @@ def summarise(rows: Iterable[Mapping[str, Any]], metrics: Sequence[str]) -> list
     return [_summary(case_id, group, metrics) for case_id, group in groups.items()]
 
 
+def is_plausible(value: Any) -> bool:
+    """Whether a number can have been measured: not NaN, not endless, and 0 or of a size that something has. What is
+    none of these would stretch every axis and table beyond reading."""
+    if value is None or isinstance(value, bool):
+        return False
+    return bool(value == 0 or SMALLEST <= abs(value) <= LARGEST)
+
+
 def spread(values: Iterable[Any]) -> Spread | None:
-    """Median and range of the finite values; None when there is none (never 0)."""
-    known = [float(v) for v in values if v is not None and not isinstance(v, bool) and math.isfinite(v)]
+    """Median and range of the plausible values; None when there is none (never 0)."""
+    known = [float(v) for v in values if is_plausible(v)]
     return Spread(median(known), min(known), max(known), len(known)) if known else None
 
 
@@ -65,7 +75,7 @@ def _summary(case_id: str, rows: list[Mapping[str, Any]], metrics: Sequence[str]
     return CaseSummary(
         case_id=case_id,
         kind=str(rows[0].get("kind") or "engine"),
-        statuses=dict(Counter(str(row.get("status")) for row in rows)),
+        statuses=dict(Counter(str(row.get("status") or "unknown") for row in rows)),
         metrics={name: value for name, value in found.items() if value is not None},
         facts=_facts(rows, set(metrics)),
         warnings=[w for row in rows for w in stored_warnings(row)],

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import click
 
+from kvbench.cli.output import CASE_NAMES
+
 FORMS = ("github-action-smaller", "github-action-bigger", "bencher")
 
 
@@ -19,7 +21,7 @@ FORMS = ("github-action-smaller", "github-action-bigger", "bencher")
     metavar="FILE",
     help="A sample's timeline for the Perfetto UI; compressed when FILE ends in .gz.",
 )
-@click.option("--case", metavar="ID", help="With --perfetto: the case, by id, the front of one, or label.")
+@click.option("--case", metavar="CASE", help=f"With --perfetto: the case, {CASE_NAMES}.")
 @click.option("--sample", type=click.IntRange(min=0), help="With --perfetto: repetition, from 0; default the first ok.")
 @click.option("--whole", is_flag=True, help="With --perfetto: every step and request, however many there are.")
 def export(

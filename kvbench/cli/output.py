@@ -23,6 +23,8 @@ format_option = click.option(
     help="table and md scale units for people; json and csv keep SI base units.",
 )
 
+CASE_NAMES = "by the front of its id, its label or words of it such as block_size=16"
+
 
 @dataclass(frozen=True, slots=True)
 class Table:

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import click
 
-from kvbench.cli.output import Table, emit, format_option
+from kvbench.cli.output import CASE_NAMES, Table, emit, format_option
 
 
 @click.command()
 @click.argument("run", type=click.Path(path_type=Path))
-@click.option("--case", "case_id", metavar="ID", help="One case in full; the start of its id is enough.")
+@click.option("--case", "case_id", metavar="CASE", help=f"One case in full, {CASE_NAMES}.")
 @format_option
 def show(run: Path, case_id: str | None, form: str) -> None:
     """What the run in folder RUN is: its question, model, device, settings, how it ended, its files, how to go on.

@@ -11,11 +11,11 @@ from typing import Any
 
 from kvbench.analysis.claims import ClaimVerdict, verdicts
 from kvbench.analysis.pareto import pareto_front
-from kvbench.analysis.summary import CaseSummary, summarise
+from kvbench.analysis.summary import CaseSummary, is_plausible, summarise
 from kvbench.errors import DataError, UsageError
 from kvbench.report.cells import setting_cell
 from kvbench.report.headlines import DERIVED, HEADLINES, selected
-from kvbench.report.notes import case_notes, consistency_notes, import_notes
+from kvbench.report.notes import case_notes, consistency_notes, import_notes, value_notes
 from kvbench.store.case_columns import METRICS
 from kvbench.store.columns import Column
 from kvbench.store.run import Run
@@ -49,6 +49,10 @@ class CaseLine:
 
     def value(self, name: str) -> float | None:
         """Median of a metric over the samples that ended ok; derived ones likewise."""
+        found = self._value(name)
+        return found if is_plausible(found) else None
+
+    def _value(self, name: str) -> float | None:
         metrics = self.summary.metrics if self.summary else {}
         if name == "copy_share":
             rate, copy = self.value("bytes_per_s"), self.value("copy_bytes_per_s")
@@ -117,7 +121,8 @@ def build_report(run: Run, metrics: Sequence[str] = (), *, show_all: bool = Fals
     ]
     suite = run.plan["suite"]
     labels = {line.case_id: line.label(table.key_axes) for table in tables for line in table.lines}
-    notes = [*case_notes(summaries.values(), labels), *consistency_notes(rows, labels), *import_notes(run.plan)]
+    notes = [*value_notes(rows, labels), *case_notes(summaries.values(), labels)]
+    notes += [*consistency_notes(rows, labels), *import_notes(run.plan)]
     clock = str(run.plan.get("clock", "wall"))
     return Report(run.run_id, str(suite["name"]), str(suite.get("title") or ""), tables, notes, clock, verdicts(run))
 

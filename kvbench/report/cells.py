@@ -9,7 +9,7 @@ from typing import Any
 from kvbench.store.case_columns import case_columns
 from kvbench.store.columns import Column
 from kvbench.tabulate import MISSING, value_cell
-from kvbench.units import format_bytes, format_count, format_seconds
+from kvbench.units import format_bytes, format_count, format_seconds, scientific
 
 _SHARES = ("share", "hit_rate", "utilisation", "agreement", "spread")
 
@@ -23,7 +23,7 @@ def metric_cell(value: float | None, column: Column) -> str:
     if column.unit in ("B", "B/s"):
         return format_bytes(value) + column.unit[1:]
     if is_share(column):
-        return f"{value:.1%}"
+        return f"{value:.1%}" if abs(value) < 1e12 else scientific(value)
     return _number(value, column)
 
 
@@ -57,6 +57,8 @@ def _number(value: float, column: Column) -> str:
         return format_count(value)
     if value == 0:
         return "0"
+    if abs(value) < 1e-20 or abs(value) >= 1e15:
+        return scientific(value)
     if abs(value) < 0.01:
         return f"{value:.2e}"
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"

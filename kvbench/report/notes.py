@@ -6,8 +6,9 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from kvbench.analysis.consistency import identical_latency
-from kvbench.analysis.summary import CaseSummary
+from kvbench.analysis.summary import CaseSummary, is_plausible
 from kvbench.measure.warnings import text as warning_text
+from kvbench.store.case_columns import METRICS
 
 _SHOWN = 3
 
@@ -34,6 +35,21 @@ def consistency_notes(rows: Iterable[Mapping[str, Any]], labels: Mapping[str, st
         _note("warning", warning_text(w["name"], w["numbers"]), {labels[c] for c, _ in w["samples"]}, len(labels))
         for w in identical_latency(rows)
     ]
+
+
+def value_notes(rows: Iterable[Mapping[str, Any]], labels: Mapping[str, str]) -> list[str]:
+    """Stored numbers that nothing can have measured: tables and charts are without them."""
+    found: dict[str, set[str]] = {}
+    for row in rows:
+        for name in METRICS:
+            value = row.get(name)
+            if value is not None and not isinstance(value, bool) and not is_plausible(value):
+                found.setdefault(name, set()).add(labels[row["case_id"]])
+    if not found:
+        return []
+    names = ", ".join(sorted(found)[:_SHOWN]) + (f" and {len(found) - _SHOWN} more" if len(found) > _SHOWN else "")
+    text = f"left out, because it is no number or of a size that nothing has: {names}"
+    return [_note("warning", text, set().union(*found.values()), len(labels))]
 
 
 def import_notes(plan: Mapping[str, Any]) -> list[str]:

@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from kvbench.analysis.summary import CaseSummary, stored_warnings, summarise
-from kvbench.errors import DataError, UsageError
+from kvbench.errors import DataError
 from kvbench.measure.warnings import text as warning_text
 from kvbench.report.cells import metric_cell, setting_cell
+from kvbench.report.choose import choose_case
 from kvbench.store.case_columns import METRICS
 from kvbench.store.listing import entry_of
 from kvbench.store.run import Run
@@ -72,9 +73,9 @@ def run_facts(document: Mapping[str, Any]) -> Facts:
 
 
 def case_document(run: Run, wanted: str) -> dict[str, Any]:
-    """One case in full. `wanted` is its id, or enough of it from the start; `UsageError` for none and for several."""
+    """One case in full, `wanted` as `choose_case` takes it; `UsageError` for none and for several."""
     _check(run)
-    case = _case(run, wanted)
+    case = choose_case(run, wanted)
     rows = [row for row in run.case_rows if row["case_id"] == case["case_id"]]
     summary = next(iter(summarise(rows, list(METRICS))), None)
     return {
@@ -148,7 +149,8 @@ def _whole(name: str, value: Any) -> str:
 def _statuses(run: Run) -> dict[str, int]:
     found: dict[str, int] = {}
     for row in run.case_rows:
-        found[row["status"]] = found.get(row["status"], 0) + 1
+        status = row["status"] or "unknown"
+        found[status] = found.get(status, 0) + 1
     missing = len(run.plan["cases"]) * run.plan["repetitions"] - len(run.case_rows)
     return {**found, **({"not run": missing} if missing > 0 else {})}
 
@@ -180,16 +182,6 @@ def _commands(run: Run, state: str) -> list[str]:
     ready = [more] if state == "finished" else []
     other = [f"kvbench compare {path} OTHER", f"kvbench reproduce {path}"] if state == "finished" else []
     return [*go_on, f"kvbench report {path}", *ready, *other]
-
-
-def _case(run: Run, wanted: str) -> dict[str, Any]:
-    cases: list[dict[str, Any]] = run.plan["cases"]
-    found = [case for case in cases if wanted and str(case["case_id"]).startswith(wanted)]
-    if len(found) == 1:
-        return found[0]
-    hint = f"kvbench report {run.path} --format csv lists the ids"
-    what = f"{len(found)} cases begin with {wanted!r}" if found else f"no case {wanted!r} in {run.path}"
-    raise UsageError(what, hint=hint)
 
 
 def _settings(case: Mapping[str, Any]) -> dict[str, Any]:

@@ -5,7 +5,8 @@ Every field carries `unit` and `description` in its metadata; the file carries t
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -61,6 +62,31 @@ def fitted(row: Mapping[str, Any], of: pa.Schema) -> dict[str, Any]:
     found = {name: as_cell(v, types[name]) if name in loose and name in types else v for name, v in row.items()}
     table_of([found], of)
     return found
+
+
+def refitted(rows: Iterable[Mapping[str, Any]], of: pa.Schema) -> Iterator[dict[str, Any]]:
+    """Stored rows under a schema whose settings may have other types since: an axis that lost its word (`none`, 16
+    narrowed to 16) is numbers now, one that won a word is text."""
+    names = frozenset(of.names)
+    loose = {column.name for column in setting_columns().values()} | (
+        names - {column.name for column in case_columns()}
+    )
+    types = [(name, of.field(name).type) for name in sorted(loose & names)]
+    texts = [name for name, found in types if pa.types.is_string(found)]
+    others = [(name, pa.types.is_boolean(found)) for name, found in types if not pa.types.is_string(found)]
+    for row in rows:
+        found = {name: value for name, value in row.items() if name in names}
+        found |= {name: as_cell(found[name], "string") for name in texts if name in found}
+        found |= {name: _parsed(found[name], flag) for name, flag in others if isinstance(found.get(name), str)}
+        yield found
+
+
+def _parsed(text: str, is_flag: bool) -> Any:
+    try:
+        found = json.loads(text.lower())
+    except ValueError:
+        return None
+    return found if isinstance(found, bool) == is_flag and isinstance(found, int | float) else None
 
 
 def record_table(records: Sequence[Any], keys: Mapping[str, Any], of: pa.Schema) -> pa.Table:

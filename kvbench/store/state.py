@@ -22,7 +22,7 @@ from kvbench.errors import DataError, UsageError
 from kvbench.store import files
 from kvbench.store.manifest import check_shape
 from kvbench.store.parts import PARTS, STAGING, Key, axes_of, folder_name, read_parts
-from kvbench.store.schemas import check_version, conform, schema, table_of
+from kvbench.store.schemas import check_version, conform, refitted, schema, table_of
 from kvbench.store.version import check_version_number
 
 JOURNAL = "seal.json"
@@ -121,8 +121,7 @@ class State:
 
     def cases(self) -> pa.Table:
         of = self.schema("cases")
-        names = set(of.names)
-        return table_of(({k: v for k, v in row.items() if k in names} for row in self.rows()), of)
+        return table_of(refitted(self.rows(), of), of)
 
     def pieces(self, table: str) -> Iterator[pa.Table]:
         """`requests` or `steps`, piece by piece: sealed row groups first, then part by part."""

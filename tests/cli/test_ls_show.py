@@ -80,7 +80,7 @@ def test_a_case_in_full_has_every_sample_and_the_range_of_every_metric(
     assert "100 ms" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(("wanted", "word"), [("ffff", "no case"), ("0000", "2 cases begin"), ("", "no case")])
+@pytest.mark.parametrize(("wanted", "word"), [("ffff", "no case"), ("0000", "2 cases go by"), ("", "no case")])
 def test_a_case_that_is_not_there_or_not_alone_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], wanted: str, word: str
 ) -> None:

@@ -14,7 +14,7 @@ from kvbench.cli.main import run as cli
 from kvbench.errors import DataError
 from kvbench.report.html import axis_effects
 from kvbench.report.html.contents import Contents
-from kvbench.report.html.figure import ROWS_MOST, Figure
+from kvbench.report.html.figure import Figure
 from kvbench.report.html.markup import Html, el, script_json, text
 from kvbench.store.parts import Sample
 from kvbench.store.run import Run, open_run
@@ -27,7 +27,7 @@ from tests.store.samples import case_id, plan, run_folder, sample
 pytest.importorskip("altair", reason="HTML reports are drawn by altair (pip install 'kvbench[report]')")
 pytest.importorskip("vl_convert", reason="HTML reports are drawn by vl-convert (pip install 'kvbench[report]')")
 
-from kvbench.report.html.page import LIMITS, page, write_html
+from kvbench.report.html.page import CASES_LEAST, LIMITS, page, write_html
 from kvbench.report.html.render import live_charts, small_svg, static_charts
 
 VOID = {"meta", "br", "hr", "path", "line", "rect", "circle"}
@@ -118,7 +118,7 @@ def test_a_page_that_would_be_too_large_lists_the_best_cases_and_says_how_many(
     assert len(short.encode()) <= LIMITS[True]
     told = re.search(r"(\d+) of 60 cases", short)
     assert told is not None
-    assert ROWS_MOST <= int(told[1]) < 60
+    assert CASES_LEAST <= int(told[1]) < 60
     best = {line.case_id for line in Contents(run).kinds["engine"].by_primary()[: int(told[1])]}
     table = short.split("<caption>engine cases</caption>")[1].split("</table>")[0]
     assert table.count("<tr>") == 1 + len(best)

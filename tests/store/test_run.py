@@ -228,3 +228,22 @@ def test_steps_of_the_first_sample_of_every_case_are_those_of_the_whole_table(tm
         mine = mine[mine["sample"] == mine["sample"].min()]
         assert arrays["step"].tolist() == mine["step"].tolist()
         assert arrays["t_s"].tolist() == mine["t_s"].tolist()
+
+
+@pytest.mark.parametrize("kept", [16, "none"])
+def test_an_axis_that_lost_a_word_on_resume_keeps_its_earlier_samples(tmp_path: Path, kept: object) -> None:
+    """`reblock_to = ["none", 16]` is a column of text; of one value left it may be one of numbers."""
+    asked = plan(2, 1)
+    for case, value in zip(asked["cases"], ("none", 16), strict=True):
+        case["axes"] = {"reblock_to": value}
+    with RunFolder.create(tmp_path, asked) as folder:
+        for number, value in enumerate(("none", 16)):
+            folder.add(sample(number, 0, reblock_to=value))
+        folder.seal()
+    at = 1 if kept == 16 else 0
+    narrowed = {**asked, "cases": [asked["cases"][at]], "repetitions": 2}
+    with RunFolder.resume(folder.path, narrowed) as again:
+        assert again.todo() == [(case_id(at), 1)]
+        again.add(sample(at, 1, reblock_to=kept))
+        again.seal()
+    assert [row["reblock_to"] for row in open_run(folder.path).case_rows] == [kept, kept]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from statistics import median
 from typing import Any
@@ -25,7 +26,7 @@ def _rows(run: Run, metrics: Sequence[str]) -> list[Row]:
     for case in run.plan["cases"]:
         case_id, label = case["case_id"], str(case.get("label") or case["case_id"])
         for name in metrics_of_case(str(case.get("kind", "engine")), metrics, (side,), (case_id,)):
-            values = [value for value in side.values(case_id, name).values() if value == value]
+            values = [value for value in side.values(case_id, name).values() if math.isfinite(value)]
             found += [(one_line(label), name, values)] if values else []
     if not found:
         raise DataError(f"{run.path} has no value of these metrics", hint="docs/results.md lists them all")

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from kvbench.analysis.summary import is_plausible
 from kvbench.report.build import PRIMARY, CaseLine, CaseTable, Report, build_report
 from kvbench.report.cells import metric_cell, metric_label
 from kvbench.report.html.factors import Factor, factors
@@ -81,7 +81,7 @@ class Contents:
         key = (case_id, metric)
         if key not in self._samples:
             values = ((row["sample"], row.get(metric)) for row in self._rows.get(case_id, ()))
-            self._samples[key] = {n: float(v) for n, v in values if v is not None and math.isfinite(v)}
+            self._samples[key] = {n: float(v) for n, v in values if v is not None and is_plausible(v)}
         return self._samples[key]
 
     def first_sample(self, case_id: str) -> int | None:

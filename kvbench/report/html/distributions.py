@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from kvbench.analysis.summary import LARGEST
 from kvbench.measure.metrics import values_needed
 from kvbench.measure.slo import FINISHED
 from kvbench.report.html.contents import Contents
@@ -63,7 +64,7 @@ def _which(contents: Contents) -> str:
 
 
 def _values(table: pa.Table, case_id: str) -> tuple[Floats, Floats]:
-    """(TTFT, gaps) of the finished requests of a case, in seconds, sorted."""
+    """(TTFT, gaps) of the finished requests of a case, in seconds, sorted; what no clock gives is left out."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -74,7 +75,7 @@ def _values(table: pa.Table, case_id: str) -> tuple[Floats, Floats]:
 
 def _sorted(column: pa.ChunkedArray) -> Floats:
     found = np.asarray(column.to_numpy(zero_copy_only=False), dtype=np.float64)
-    return np.sort(found[np.isfinite(found)])
+    return np.sort(found[(found >= 0) & (found <= LARGEST)])
 
 
 def _plot(found: dict[str, Floats], what: str, names: Sequence[str], unit: str) -> Lines:

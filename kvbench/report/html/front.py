@@ -9,12 +9,14 @@ from kvbench.analysis.pareto import pareto_front
 from kvbench.report.build import CaseLine
 from kvbench.report.cells import metric_label
 from kvbench.report.html.contents import Contents, Kind, range_cell, spread_of, words
-from kvbench.report.html.figure import ROWS_MOST, Axis, Dot, Figure, LeftOut, Scatter, Table, axis_of
+from kvbench.report.html.figure import ROWS_MOST, Axis, Dot, Figure, LeftOut, Scatter, Table, axis_of, exact
 from kvbench.store.case_columns import METRICS
 
 TITLE = "Throughput against latency"
 _RATE, _LATENCIES = "output_tokens_per_s", ("ttft_p50_s", "tpot_p50_s")
 _NUMBERED = 20
+DOTS_MOST, _WHISKERS_MOST = 150, 60
+"""Of more a reader tells none apart, and they cost most of the page's size."""
 _ROOM = 0.11
 """Share of a plot's width or height between two numbers, at least"""
 
@@ -38,8 +40,9 @@ def figure(contents: Contents) -> Figure | LeftOut:
             "Up and to the left is better. ◆ with a number: no other case has more output tokens/s at no worse "
             "TTFT p50 and TPOT p50 (the front of the tables); numbers stand where there is room. The line joins the "
             "cases that nothing beats in the two numbers of its own plot. "
+            + (f"{DOTS_MOST} of {len(ranked)} cases are drawn, from the best to the last. " * (len(ranked) > DOTS_MOST))
             + (f"The other {rest} cases are in the table of all cases. " if rest > 0 else "")
-            + ("Whiskers span the samples of a case." if any(line.samples > 1 for line in ranked) else "")
+            + _whiskers(ranked)
         ).strip(),
         alt=_alt(kind, ranked, latencies),
         plots=[_plot(kind, ranked, name, numbers) for name in latencies],
@@ -47,13 +50,36 @@ def figure(contents: Contents) -> Figure | LeftOut:
     )
 
 
+def _whiskers(ranked: Sequence[CaseLine]) -> str:
+    if len(ranked) > _WHISKERS_MOST or all(line.samples < 2 for line in ranked):
+        return ""
+    return "Whiskers span the samples of a case."
+
+
+def drawn(ranked: Sequence[CaseLine]) -> list[CaseLine]:
+    """All cases, or `DOTS_MOST`: of the front and of the others, each in its order, evenly from first to last."""
+    if len(ranked) <= DOTS_MOST:
+        return list(ranked)
+    front, others = ([line for line in ranked if line.is_pareto is wanted] for wanted in (True, False))
+    kept = max(min(len(front), DOTS_MOST // 2), DOTS_MOST - len(others))
+    return [*_evenly(front, kept), *_evenly(others, DOTS_MOST - kept)]
+
+
+def _evenly(lines: Sequence[CaseLine], count: int) -> list[CaseLine]:
+    return [lines[round(n * (len(lines) - 1) / max(count - 1, 1))] for n in range(count)]
+
+
 def _plot(kind: Kind, ranked: Sequence[CaseLine], latency: str, numbers: dict[str, str]) -> Scatter:
-    dots, points = [], []
+    dots, points, shown = [], [], {line.case_id for line in drawn(ranked)}
     for line in ranked:
         x, y = spread_of(line, latency), spread_of(line, _RATE)
         if x is None or y is None:
             continue
         points.append((x.value, y.value))
+        if line.case_id not in shown:
+            continue
+        if len(ranked) > _WHISKERS_MOST:
+            x, y = exact(x.value), exact(y.value)
         told = words(line, kind.label(line), (_RATE, latency))
         dots.append(Dot(x, y, line.is_pareto, numbers.get(line.case_id, ""), told))
     x_axis = axis_of(METRICS[latency], _name(latency), [value for dot in dots for value in dot.x])

@@ -135,6 +135,9 @@ def _strongest(contents: Contents, kind: Kind) -> Iterator[str]:
         return
     top = max(clear or known, key=lambda one: abs(math.log1p(one.effects[name].change)))
     found = top.effects[name]
+    if percent(found.change) in ("+0.0 %", "-0.0 %"):
+        yield f"No axis changes {metric_label(METRICS[name])}."
+        return
     interval = f" (95 % interval {percent(found.low)} to {percent(found.high)})" if has_intervals else ""
     yield (
         f"Largest effect of one axis: {top.label} instead of {top.factor.levels[0]} changes "

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from kvbench.analysis.summary import LARGEST
 from kvbench.report.html.contents import Contents
 from kvbench.report.html.figure import Axis, Band, Bucket, Figure, LeftOut, Table
 from kvbench.units import format_count, format_seconds
@@ -70,7 +71,9 @@ class _Steps:
 
         rows = table.filter(pc.equal(table["case_id"], case_id)).sort_by("t_s")
         found = {name: np.asarray(rows[name].to_numpy(zero_copy_only=False), dtype=np.float64) for name in _COLUMNS}
-        good = np.isfinite(found["t_s"]) & (found["kv_capacity_bytes"] > 0)
+        good = found["kv_capacity_bytes"] > 0
+        for values in found.values():
+            good &= (values >= 0) & (values <= LARGEST)
         if not good.any():
             return None
         time, duration, used, capacity, batch, waiting = (found[name][good] for name in _COLUMNS)

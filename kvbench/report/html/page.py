@@ -20,7 +20,7 @@ from kvbench.report.html import (
     sections,
 )
 from kvbench.report.html.contents import Contents
-from kvbench.report.html.figure import ROWS_MOST, Figure, LeftOut
+from kvbench.report.html.figure import Figure, LeftOut
 from kvbench.report.html.markup import Html, alignment, el, joined
 from kvbench.report.html.render import Charts, check_installed, live_charts, runtime, static_charts
 from kvbench.report.html.theme import DARK, LIGHT, css_variables
@@ -33,6 +33,7 @@ TARGET = Target(
 )
 LIMITS = {False: 1_200_000, True: 200_000}
 """Bytes of a page with its drawing library, and of a static one: what mail and a pull request take without complaint"""
+CASES_LEAST = 10
 _FIGURES: dict[str, tuple[Callable[[Contents], Figure | LeftOut], ...]] = {
     "engine": (
         front.figure,
@@ -78,8 +79,8 @@ def page(contents: Contents, *, is_static: bool) -> Html:
     whole = _document(contents, found, charts, is_static=is_static)
     most = sum(len(kind.table.lines) for kind in contents.kinds.values())
     row_bytes = len(sections.cases(contents).encode()) / max(1, most)
-    while (over := len(whole.encode()) - LIMITS[is_static]) > 0 and most > ROWS_MOST:
-        most = max(ROWS_MOST, most - math.ceil(over / row_bytes))
+    while (over := len(whole.encode()) - LIMITS[is_static]) > 0 and most > CASES_LEAST:
+        most = max(CASES_LEAST, most - math.ceil(over / row_bytes))
         whole = _document(contents, found, charts, is_static=is_static, most=most)
     return whole
 

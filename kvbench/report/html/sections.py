@@ -19,6 +19,7 @@ from kvbench.units import format_count
 
 _NOTES_SHOWN = 8
 _LONGEST = 100
+_LONGEST_TITLE = 160
 _OUTLINES = {
     "circle": "M16 7a4 4 0 1 0 8 0a4 4 0 1 0-8 0",
     "square": "M16 3h8v8h-8z",
@@ -37,7 +38,7 @@ def head(contents: Contents) -> Html:
     about = " · ".join(filter(None, (f"suite {report.suite}", f"run {report.run_id}", created)))
     return el(
         "header",
-        el("h1", report.title or report.suite),
+        el("h1", value_cell(report.title or report.suite, limit=_LONGEST_TITLE)),
         el("p", about, class_="sub"),
         joined(el("p", badge.text, class_=f"badge {badge.tone}") for badge in badges(contents)),
         el("p", what_ran(contents)),
