@@ -24,8 +24,6 @@ class Device:
     sms: int | None = None
     tensor_clock_hz: float | None = None
     compute_capability: str | None = None
-    shared_memory_per_sm_bytes: int | None = None
-    shared_memory_per_block_bytes: int | None = None
     l2_bytes: int | None = None
     bf16_flops: float | None = None
     fp8_flops: float | None = None

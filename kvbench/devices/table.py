@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kvbench.devices.facts import Device
 
-_MIB, _KIB = 1 << 20, 1 << 10
+_MIB = 1 << 20
 _T, _G = 1e12, 1e9
 
 DEVICES: tuple[Device, ...] = (
@@ -15,7 +15,7 @@ DEVICES: tuple[Device, ...] = (
         aliases=("h100", "h100-sxm5", "h100-80gb", "h100-80gb-hbm3"),
         bandwidth_bytes_per_s=3.35 * _T, pcie_bytes_per_s=128 * _G, nvlink_bytes_per_s=900 * _G,
         sms=132, tensor_clock_hz=1.83 * _G, compute_capability="9.0",
-        shared_memory_per_sm_bytes=228 * _KIB, shared_memory_per_block_bytes=227 * _KIB, l2_bytes=50 * _MIB,
+        l2_bytes=50 * _MIB,
         bf16_flops=989.4 * _T, fp8_flops=1978.9 * _T,
     ),
     Device(
@@ -25,7 +25,7 @@ DEVICES: tuple[Device, ...] = (
         aliases=("h100-pci", "h100-pcie-80gb"),
         bandwidth_bytes_per_s=2 * _T, pcie_bytes_per_s=128 * _G, nvlink_bytes_per_s=600 * _G,
         sms=114, tensor_clock_hz=1.62 * _G, compute_capability="9.0",
-        shared_memory_per_sm_bytes=228 * _KIB, shared_memory_per_block_bytes=227 * _KIB, l2_bytes=50 * _MIB,
+        l2_bytes=50 * _MIB,
         bf16_flops=756.4 * _T, fp8_flops=1512.9 * _T,
     ),
     Device(
@@ -35,7 +35,7 @@ DEVICES: tuple[Device, ...] = (
         aliases=("h200-sxm", "h200-141gb"),
         bandwidth_bytes_per_s=4.8 * _T, pcie_bytes_per_s=128 * _G, nvlink_bytes_per_s=900 * _G,
         sms=132, tensor_clock_hz=1.83 * _G, compute_capability="9.0",
-        shared_memory_per_sm_bytes=228 * _KIB, shared_memory_per_block_bytes=227 * _KIB, l2_bytes=50 * _MIB,
+        l2_bytes=50 * _MIB,
         bf16_flops=989.4 * _T, fp8_flops=1978.9 * _T,
     ),
     Device(
@@ -45,7 +45,7 @@ DEVICES: tuple[Device, ...] = (
         aliases=("b200-sxm", "b200-180gb"),
         bandwidth_bytes_per_s=8 * _T, pcie_bytes_per_s=128 * _G, nvlink_bytes_per_s=1.8 * _T,
         sms=148, compute_capability="10.0",
-        shared_memory_per_sm_bytes=228 * _KIB, shared_memory_per_block_bytes=227 * _KIB, l2_bytes=126 * _MIB,
+        l2_bytes=126 * _MIB,
         bf16_flops=2250 * _T, fp8_flops=4500 * _T,
     ),
     Device(
@@ -55,7 +55,7 @@ DEVICES: tuple[Device, ...] = (
         aliases=("a100-40", "a100-sxm4-40gb", "a100-sxm-40gb", "a100-pcie-40gb"),
         bandwidth_bytes_per_s=1.555 * _T, pcie_bytes_per_s=64 * _G, nvlink_bytes_per_s=600 * _G,
         sms=108, tensor_clock_hz=1.41 * _G, compute_capability="8.0",
-        shared_memory_per_sm_bytes=164 * _KIB, shared_memory_per_block_bytes=163 * _KIB, l2_bytes=40 * _MIB,
+        l2_bytes=40 * _MIB,
         bf16_flops=311.9 * _T,
     ),
     Device(
@@ -65,7 +65,7 @@ DEVICES: tuple[Device, ...] = (
         aliases=("a100", "a100-80", "a100-sxm", "a100-sxm4-80gb", "a100-sxm-80gb"),
         bandwidth_bytes_per_s=2.039 * _T, pcie_bytes_per_s=64 * _G, nvlink_bytes_per_s=600 * _G,
         sms=108, tensor_clock_hz=1.41 * _G, compute_capability="8.0",
-        shared_memory_per_sm_bytes=164 * _KIB, shared_memory_per_block_bytes=163 * _KIB, l2_bytes=40 * _MIB,
+        l2_bytes=40 * _MIB,
         bf16_flops=311.9 * _T,
     ),
     Device(
@@ -75,7 +75,7 @@ DEVICES: tuple[Device, ...] = (
         aliases=("a100-pcie", "a100-pcie-80gb"),
         bandwidth_bytes_per_s=1.935 * _T, pcie_bytes_per_s=64 * _G, nvlink_bytes_per_s=600 * _G,
         sms=108, tensor_clock_hz=1.41 * _G, compute_capability="8.0",
-        shared_memory_per_sm_bytes=164 * _KIB, shared_memory_per_block_bytes=163 * _KIB, l2_bytes=40 * _MIB,
+        l2_bytes=40 * _MIB,
         bf16_flops=311.9 * _T,
     ),
     Device(
@@ -85,7 +85,7 @@ DEVICES: tuple[Device, ...] = (
         aliases=("l4-24gb",),
         bandwidth_bytes_per_s=300 * _G, pcie_bytes_per_s=64 * _G,
         sms=58, compute_capability="8.9",
-        shared_memory_per_sm_bytes=100 * _KIB, shared_memory_per_block_bytes=99 * _KIB, l2_bytes=48 * _MIB,
+        l2_bytes=48 * _MIB,
         bf16_flops=121 * _T, fp8_flops=242.5 * _T,
     ),
     Device(
@@ -95,7 +95,7 @@ DEVICES: tuple[Device, ...] = (
         aliases=("l40s-48gb",),
         bandwidth_bytes_per_s=864 * _G, pcie_bytes_per_s=64 * _G,
         sms=142, compute_capability="8.9",
-        shared_memory_per_sm_bytes=100 * _KIB, shared_memory_per_block_bytes=99 * _KIB, l2_bytes=96 * _MIB,
+        l2_bytes=96 * _MIB,
         bf16_flops=362.05 * _T, fp8_flops=733 * _T,
     ),
     Device(
@@ -105,7 +105,7 @@ DEVICES: tuple[Device, ...] = (
         aliases=("a10g-24gb",),
         bandwidth_bytes_per_s=600 * _G, pcie_bytes_per_s=64 * _G,
         sms=80, compute_capability="8.6",
-        shared_memory_per_sm_bytes=100 * _KIB, shared_memory_per_block_bytes=99 * _KIB, l2_bytes=6 * _MIB,
+        l2_bytes=6 * _MIB,
         bf16_flops=70 * _T,
     ),
     Device(
@@ -115,7 +115,7 @@ DEVICES: tuple[Device, ...] = (
         aliases=("5090", "rtx5090"),
         bandwidth_bytes_per_s=1.792 * _T, pcie_bytes_per_s=128 * _G,
         sms=170, tensor_clock_hz=2.407 * _G, compute_capability="12.0",
-        shared_memory_per_sm_bytes=100 * _KIB, shared_memory_per_block_bytes=99 * _KIB, l2_bytes=96 * _MIB,
+        l2_bytes=96 * _MIB,
         bf16_flops=209.5 * _T, fp8_flops=419 * _T,
     ),
     Device(
@@ -125,7 +125,7 @@ DEVICES: tuple[Device, ...] = (
         aliases=("4090", "rtx4090"),
         bandwidth_bytes_per_s=1.008 * _T, pcie_bytes_per_s=64 * _G,
         sms=128, tensor_clock_hz=2.52 * _G, compute_capability="8.9",
-        shared_memory_per_sm_bytes=100 * _KIB, shared_memory_per_block_bytes=99 * _KIB, l2_bytes=72 * _MIB,
+        l2_bytes=72 * _MIB,
         bf16_flops=165.2 * _T, fp8_flops=330.3 * _T,
     ),
     Device(
@@ -135,17 +135,17 @@ DEVICES: tuple[Device, ...] = (
         aliases=("3090", "rtx3090"),
         bandwidth_bytes_per_s=936 * _G, pcie_bytes_per_s=64 * _G, nvlink_bytes_per_s=112.5 * _G,
         sms=82, tensor_clock_hz=1.695 * _G, compute_capability="8.6",
-        shared_memory_per_sm_bytes=100 * _KIB, shared_memory_per_block_bytes=99 * _KIB, l2_bytes=6 * _MIB,
+        l2_bytes=6 * _MIB,
         bf16_flops=71 * _T,
     ),
     Device(
         name="MI300X", kind="rocm",
         memory_bytes=196_592 * _MIB, advertised_memory="192 GB HBM3",
-        datasheet="AMD Instinct MI300X datasheet (compute units as SMs, LDS as shared memory)",
+        datasheet="AMD Instinct MI300X datasheet (compute units as SMs)",
         aliases=("mi300", "mi300x-oam"),
         bandwidth_bytes_per_s=5.3 * _T, pcie_bytes_per_s=128 * _G,
         sms=304, tensor_clock_hz=2.1 * _G,
-        shared_memory_per_sm_bytes=64 * _KIB, shared_memory_per_block_bytes=64 * _KIB, l2_bytes=32 * _MIB,
+        l2_bytes=32 * _MIB,
         bf16_flops=1307.4 * _T, fp8_flops=2614.9 * _T,
     ),
 )  # fmt: skip

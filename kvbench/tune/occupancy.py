@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from kvbench.tune.targets import RESERVED_SHARED_BYTES, Target
+from kvbench.devices.shared_memory import RESERVED_SHARED_BYTES
+from kvbench.tune.targets import Target
 
 WARP = 32
 _REGISTER_UNIT = 256

@@ -1,8 +1,8 @@
 """What an architecture can hold: the facts that a compiled kernel is judged by when no device is there. Torch-free.
 
-Shared memory, registers, warps and blocks: CUDA C++ Programming Guide, "Technical Specifications per Compute
-Capability". A block may use what an SM has less 1 KiB that the driver keeps for each block. Tensor memory: PTX ISA,
-`tcgen05.alloc`. fp8 e4m3 conversions: PTX ISA, `cvt` (sm_89 and later).
+Registers, warps and blocks: CUDA C++ Programming Guide, "Technical Specifications per Compute Capability"; shared
+memory: `devices/shared_memory.py`. Tensor memory: PTX ISA, `tcgen05.alloc`. fp8 e4m3 conversions:
+PTX ISA, `cvt` (sm_89 and later).
 """
 
 from __future__ import annotations
@@ -12,13 +12,11 @@ from dataclasses import dataclass
 
 from kvbench.devices.facts import Device
 from kvbench.devices.lookup import known_device
+from kvbench.devices.shared_memory import RESERVED_SHARED_BYTES, SHARED_PER_SM_BYTES
 from kvbench.devices.table import DEVICES
 from kvbench.errors import UsageError
 from kvbench.geometry.dtypes import storage_dtype
 
-_KIB = 1 << 10
-RESERVED_SHARED_BYTES = 1 * _KIB
-"""What the driver keeps of an SM's shared memory for every resident block (compute capability 8.0 and later)."""
 _ALL_KV = ("fp32", "fp16", "bf16", "fp8_e5m2", "int8")
 
 
@@ -27,7 +25,6 @@ class Target:
     """One architecture; `arch` is its number as compilers have it (90 for compute capability 9.0)."""
 
     arch: int
-    shared_per_sm_bytes: int
     warps_per_sm: int
     blocks_per_sm: int
     registers_per_sm: int = 65_536
@@ -44,6 +41,10 @@ class Target:
         return f"{self.arch // 10}.{self.arch % 10}"
 
     @property
+    def shared_per_sm_bytes(self) -> int:
+        return SHARED_PER_SM_BYTES[self.compute_capability]
+
+    @property
     def shared_per_block_bytes(self) -> int:
         return self.shared_per_sm_bytes - RESERVED_SHARED_BYTES
 
@@ -53,12 +54,12 @@ class Target:
 
 
 TARGETS: tuple[Target, ...] = (
-    Target(80, shared_per_sm_bytes=164 * _KIB, warps_per_sm=64, blocks_per_sm=32),
-    Target(86, shared_per_sm_bytes=100 * _KIB, warps_per_sm=48, blocks_per_sm=16),
-    Target(89, shared_per_sm_bytes=100 * _KIB, warps_per_sm=48, blocks_per_sm=24),
-    Target(90, shared_per_sm_bytes=228 * _KIB, warps_per_sm=64, blocks_per_sm=32),
-    Target(100, shared_per_sm_bytes=228 * _KIB, warps_per_sm=64, blocks_per_sm=32, tensor_memory_columns=512),
-    Target(120, shared_per_sm_bytes=100 * _KIB, warps_per_sm=48, blocks_per_sm=24),
+    Target(80, warps_per_sm=64, blocks_per_sm=32),
+    Target(86, warps_per_sm=48, blocks_per_sm=16),
+    Target(89, warps_per_sm=48, blocks_per_sm=24),
+    Target(90, warps_per_sm=64, blocks_per_sm=32),
+    Target(100, warps_per_sm=64, blocks_per_sm=32, tensor_memory_columns=512),
+    Target(120, warps_per_sm=48, blocks_per_sm=24),
 )
 
 

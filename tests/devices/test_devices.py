@@ -10,6 +10,7 @@ import pytest
 from kvbench.devices.detect import detect
 from kvbench.devices.host import Host
 from kvbench.devices.lookup import anonymous_device, device_names, known_device
+from kvbench.devices.shared_memory import RESERVED_SHARED_BYTES, SHARED_PER_SM_BYTES
 from kvbench.devices.table import DEVICES
 from kvbench.errors import CannotRunError, UsageError
 from tests.devices.fakes import FakeNvml, fake_host
@@ -37,13 +38,11 @@ def test_fp8_runs_at_twice_16_bits_where_the_hardware_has_it(device: Any) -> Non
         assert device.fp8_flops == pytest.approx(2 * device.bf16_flops, rel=0.02)
 
 
-@pytest.mark.parametrize("device", DEVICES, ids=lambda d: d.name)
-def test_shared_memory_follows_the_compute_capability(device: Any) -> None:
+def test_shared_memory_is_known_for_the_compute_capability_of_every_gpu() -> None:
     """CUDA programming guide: 232,448 bytes a block on 9.0 and 10.0, 166,912 on 8.0, 101,376 on 8.6, 8.9 and 12.0."""
     per_block = {"9.0": 232_448, "10.0": 232_448, "8.0": 166_912, "8.6": 101_376, "8.9": 101_376, "12.0": 101_376}
-    if device.kind == "cuda":
-        assert device.shared_memory_per_block_bytes == per_block[device.compute_capability]
-        assert device.shared_memory_per_sm_bytes == device.shared_memory_per_block_bytes + 1024
+    assert {name: size - RESERVED_SHARED_BYTES for name, size in SHARED_PER_SM_BYTES.items()} == per_block
+    assert {device.compute_capability for device in DEVICES if device.kind == "cuda"} == per_block.keys()
 
 
 @pytest.mark.parametrize("device", DEVICES, ids=lambda d: d.name)
