@@ -67,11 +67,6 @@ def moved_stream(stream: int, by: int) -> int:
     return stream - stream % _INDEX_LIMIT + (stream + by) % _INDEX_LIMIT
 
 
-def is_foreign(stream: int) -> bool:
-    """Whether the stream belongs to warm-up."""
-    return stream >> _KIND_SHIFT == _FOREIGN
-
-
 def token_ids(segments: Sequence[Segment], seed: int, vocab_size: int) -> NDArray[np.int32]:
     """The tokens that the segments name, concatenated: `[sum of lengths]`, each in [0, vocab_size)."""
     if not 1 <= vocab_size < 1 << 31:

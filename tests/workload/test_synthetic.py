@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvbench.errors import UsageError
-from kvbench.workload.tokens import is_foreign
+from kvbench.workload.tokens import foreign_stream, stream_index
 from kvbench.workload.warmup import warmup_requests
 from tests.workload.helpers import output_ids, prompt_ids, synthetic
 
@@ -152,7 +152,7 @@ def test_any_synthetic_workload_is_well_formed(
         assert request.input_tokens == sum(segment.length for segment in request.prompt) >= 1
         assert cap is None or request.input_tokens <= cap
         assert request.after is None or request.after < request.request_id
-        assert not any(is_foreign(segment.stream) for segment in request.prompt)
+        assert not any(is_of_warmup(segment.stream) for segment in request.prompt)
 
 
 @pytest.mark.parametrize("sharing", [{}, {"prefix": {"groups": 3, "tokens": 40}, "sessions": {"turns": 3}}])
@@ -164,7 +164,7 @@ def test_m21_warm_up_uses_tokens_prefixes_and_sessions_that_the_workload_does_no
     ours = {segment.stream for request in workload.requests for segment in (*request.prompt, *(request.output or ()))}
     theirs = {segment.stream for request in warmup for segment in (*request.prompt, *(request.output or ()))}
     assert not ours & theirs
-    assert all(is_foreign(stream) for stream in theirs)
+    assert all(is_of_warmup(stream) for stream in theirs)
     fronts = {tuple(prompt_ids(workload, request)[:16]) for request in workload.requests}
     assert not fronts & {tuple(prompt_ids(workload, request)[:16]) for request in warmup}
     assert not {request.request_id for request in warmup} & {request.request_id for request in workload.requests}
@@ -200,3 +200,8 @@ def test_turns_of_a_session_share_their_priority() -> None:
     found = {(request.session_id, request.priority) for request in work.requests}
     assert len(found) == 100
     assert {priority for _, priority in found} == {0, 1}
+
+
+def is_of_warmup(stream: int) -> bool:
+    """Whether it is of the kind that warm-up has to itself."""
+    return stream - stream_index(stream) == foreign_stream(0)
