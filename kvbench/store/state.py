@@ -38,13 +38,22 @@ class Journal:
     absorbed: list[str]
 
 
+def _no_run(path: Path) -> UsageError:
+    runs = sorted(path.glob("*/plan.json"), key=lambda plan: plan.stat().st_mtime)
+    if runs:
+        hint = f"it holds runs, the newest {runs[-1].parent}; kvbench ls {path} lists them"
+        return UsageError(f"{path} is not a run folder: it has no plan.json", hint=hint)
+    why = "it has no plan.json" if path.exists() else "there is nothing of that name"
+    return UsageError(f"{path} is not a run folder: {why}", hint="kvbench ls lists the runs under results/")
+
+
 class State:
     """The contents of a run folder; reads only."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         if not (path / "plan.json").exists():
-            raise UsageError(f"{path} is not a run folder: it has no plan.json", hint="give a folder under results/")
+            raise _no_run(path)
         self.plan = files.read_json(path / "plan.json")
         check_version_number(self.plan.get("schema_version"), f"{path / 'plan.json'}")
         _check_plan(self.plan, path / "plan.json")

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 from hashlib import sha256
 from pathlib import Path
 
@@ -202,6 +203,16 @@ def test_what_is_no_run_folder_is_a_usage_error(tmp_path: Path) -> None:
     for path in (tmp_path, tmp_path / "absent"):
         with pytest.raises(UsageError, match="not a run folder"):
             open_run(path)
+
+
+def test_a_folder_of_runs_is_refused_with_the_newest_of_them(tmp_path: Path) -> None:
+    for at, name in enumerate(("newer", "older")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "plan.json").write_text("{}")
+        os.utime(tmp_path / name / "plan.json", (1000 - at, 1000 - at))
+    with pytest.raises(UsageError, match="not a run folder") as caught:
+        open_run(tmp_path)
+    assert str(tmp_path / "newer") in str(caught.value.hint)
 
 
 def test_two_hundred_cases_seal_into_few_row_groups(tmp_path: Path) -> None:

@@ -39,8 +39,17 @@ def detect_format(file: TraceFile) -> str:
     shared = {name: len(sign & names) for name, sign in signs.items()}
     best = max(shared, key=lambda name: shared[name])
     if shared[best] == 0:
-        raise _unknown(file, names, is_json=is_json)
+        raise (None if is_json else _other_separator(file, line)) or _unknown(file, names, is_json=is_json)
     return best
+
+
+def _other_separator(file: TraceFile, line: str) -> UsageError | None:
+    """The refusal of a header whose names are known and whose separator is not the comma."""
+    known = set().union(*_CSV_SIGNS.values())
+    for separator, word in ((";", "semicolons"), ("\t", "tabs")):
+        if known & {name.strip().strip('"') for name in line.split(separator)}:
+            return file.error(f"columns are separated by {word}", hint="save the file with commas between columns")
+    return None
 
 
 def _unknown(file: TraceFile, names: set[str], *, is_json: bool) -> UsageError:
