@@ -305,7 +305,7 @@ def ranges_of(prediction: Prediction, evidence: Evidence, corrections: Floats) -
     """Throughput and median latencies with 90 % intervals (`sweep/intervals.py`); `corrections` are this candidate's
     errors on other workloads. Without known errors the ends are the value."""
     own = corrections[np.isfinite(corrections)]
-    shift = float(own.mean()) if len(own) > 1 else 0.0
+    shift = float(own.mean()) if len(own) else 0.0  # as the differences have it, or the two would contradict
     value, busy = throughput_of(prediction), busy_share(prediction)
     found: dict[str, Range | None] = {
         THROUGHPUT: _ranged(value * math.exp(shift * busy), evidence, THROUGHPUT, prediction.factor, busy)
