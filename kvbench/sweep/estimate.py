@@ -14,6 +14,7 @@ from typing import Any
 from kvbench.errors import KvbenchError
 from kvbench.store.run import Run, open_run
 from kvbench.sweep.plan import PlannedCase, SweepPlan
+from kvbench.units import format_duration
 
 CALIBRATION_TIMEOUT_S = 120
 PROCESS_START_S = 4.0
@@ -39,20 +40,39 @@ class Estimate:
     source: str
 
 
-def estimate(plan: SweepPlan, results: Path) -> Estimate:
-    """Expected times; a figure for orientation, never a promise."""
+def estimate(plan: SweepPlan, results: Path, *, may_calibrate: bool = True) -> Estimate:
+    """Expected times; a figure for orientation, never a promise. Without calibration they may be unknown."""
     if plan.machine.is_virtual:
         return Estimate({}, None, "nothing: the virtual clock takes no device time")
     engine_cases = [case for case in plan.runnable if case.job.kind == "engine"]
     known, rates = _from_newest_run(plan, results, engine_cases)
     source = rates.source if rates else "no engine case to time"
-    if rates is None and any(case.job.fingerprint not in known for case in engine_cases):
+    if may_calibrate and rates is None and any(case.job.fingerprint not in known for case in engine_cases):
         rates, source = _calibrated(plan, engine_cases[0])
     case_s = {case.job.case_id: _one(case, known, rates) for case in plan.runnable}
     times = [value for value in case_s.values() if value is not None]
     startup = rates.startup_s if rates else PROCESS_START_S
     total = plan.repetitions * (sum(times) + startup) if len(times) == len(case_s) else None
     return Estimate(case_s, total, source)
+
+
+def announcement(plan: SweepPlan, results: Path, todo: int) -> str:
+    """What lies ahead of a sweep, in a line: samples, and their time as far as it is known without measuring. Requests
+    that arrive over hours take hours, whatever the device."""
+    samples = f"{todo} samples to take"
+    if plan.machine.is_virtual or not todo or not plan.runnable:
+        return samples
+    expected = estimate(plan, results, may_calibrate=False)
+    share = todo / (len(plan.cases) * plan.repetitions)
+    if expected.total_s is not None:
+        return f"{samples}, about {format_duration(share * expected.total_s)} (by {expected.source})"
+    arrivals = share * plan.repetitions * sum(_last_arrival_s(case) for case in plan.runnable)
+    known = f"; the arrivals of their requests take {format_duration(arrivals)} at least" if arrivals >= 1 else ""
+    return f"{samples}{known}; --dry-run estimates the time"
+
+
+def _last_arrival_s(case: PlannedCase) -> float:
+    return case.workload.last_arrival_s if case.workload else 0.0
 
 
 def _one(case: PlannedCase, known: dict[str, float], rates: Rates | None) -> float | None:
@@ -64,8 +84,7 @@ def _one(case: PlannedCase, known: dict[str, float], rates: Rates | None) -> flo
         return None
     inputs, outputs = case.tokens
     busy = inputs / rates.prefill_tokens_per_s + outputs / rates.decode_tokens_per_s
-    arrivals = case.workload.requests if case.workload else ()
-    return max(busy, max((request.arrival_s for request in arrivals), default=0.0))
+    return max(busy, _last_arrival_s(case))
 
 
 def _from_newest_run(

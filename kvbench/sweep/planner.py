@@ -156,6 +156,7 @@ class _Planner:
             cache_state=case.cache_state,
         )
         refusal, notes = self._verdict(memory, workload, engine, geometry)
+        refusal = refusal or refusals.arrives_too_late(workload, machine, measure.timeout_s)
         refusal = refusal or cannot_branch(workload, case.workload.sampling, engine, geometry, limit)
         refusal = refusal or refusals.cannot_reblock(workload, engine, geometry, self._plan.machine)
         refusal = refusal or refusals.cannot_speculate(case.workload, engine, machine)

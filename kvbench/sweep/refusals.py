@@ -13,7 +13,7 @@ from kvbench.spec.engine import EngineSettings
 from kvbench.spec.workload import WorkloadSettings
 from kvbench.sweep.machine import Machine
 from kvbench.sweep.resolve import context_limit
-from kvbench.units import format_bytes
+from kvbench.units import format_bytes, format_duration
 from kvbench.workload.build import Workload
 
 
@@ -60,6 +60,17 @@ def _tokens_after_reblocking(engine: EngineSettings, geometry: ModelGeometry, po
     """Longest sequence in blocks of the other size in the same bytes, the null block among them."""
     layout = pool_layout(geometry, engine.kv_dtype, int(engine.reblock_to), engine.kv_scales)
     return layout.longest_sequence(pool_bytes // layout.block_bytes - 1) or 0
+
+
+def arrives_too_late(workload: Workload, machine: Machine, timeout_s: float) -> str | None:
+    """Why such a case would be stopped before its last request has arrived."""
+    if machine.is_virtual or (last_s := workload.last_arrival_s) < timeout_s:
+        return None
+    return (
+        f"its requests arrive over {format_duration(last_s)}, and a case is stopped after timeout_s = {timeout_s:g}; "
+        "take fewer requests (a trace: --limit), a faster pace (a trace: --scale-time 0.1; else a higher rate), all at "
+        "once (-a arrival.kind=all-at-once), or more time (-a timeout_s=…)"
+    )
 
 
 def cannot_speculate(workload: WorkloadSettings, engine: EngineSettings, machine: Machine) -> str | None:

@@ -16,6 +16,7 @@ from kvbench.spec.load import LoadedSuite, load_suite
 from kvbench.store.parts import Sample
 from kvbench.store.run import Run, open_run
 from kvbench.store.run_folder import RunFolder
+from kvbench.sweep.estimate import announcement
 from kvbench.sweep.headline import headline
 from kvbench.sweep.live_output import LiveOutput
 from kvbench.sweep.plan import PlannedCase, SweepPlan
@@ -123,6 +124,8 @@ class _Sweep:
         yield from self.folder.problems
         if todo < self.total:
             yield f"{self.total - todo} of {self.total} samples are there already and are kept"
+        if todo:
+            yield announcement(self.plan, self.folder.path.parent, todo)
         for case in self.plan.cases:
             if case.refusal:
                 yield f"{case.label}: skipped: {case.refusal}"

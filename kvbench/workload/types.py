@@ -56,6 +56,11 @@ class Workload:
     clients: int | None = None
     """Closed loop: so many clients take the requests in this order, each its next one when its last has ended."""
 
+    @property
+    def last_arrival_s(self) -> float:
+        """When the last request arrives, at the earliest; seconds from the start."""
+        return max((request.arrival_s for request in self.requests), default=0.0)
+
     def sharing_label(self, block_size: int) -> Sharing:
         """How far the sharing seen at this block size was recorded (M55).
 

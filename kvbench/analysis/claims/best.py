@@ -24,11 +24,13 @@ def best_among(
 ) -> ClaimVerdict:
     """The best of the `values` of the setting `name` against the best of all others; more is better."""
     found: list[tuple[Held, Estimate]] = []
+    missing = 0
     groups = _groups(evidence, name, kind)
     for where, cases in groups.items():
         mine = [case for case in cases if case.settings.get(name) in values and case.values(quantity)]
         others = [case for case in cases if case.settings.get(name) not in values and case.values(quantity)]
         if mine and others:
+            missing += len(cases) - len(mine) - len(others)
             found.append(_compared(mine, others, quantity, name, "" if len(groups) == 1 else where, evidence.is_exact))
     if not found:
         return not_tested(claim, f"the run has no two cases that differ in {name} alone, of which the claim names one")
@@ -37,6 +39,8 @@ def best_among(
     estimates = [one for _, one in found]
     why = "one sample has no interval" if any(one.is_lone for one in estimates) else ""
     why = why or ("the best of both sides cannot be told apart" if held == "unclear" else "")
+    if held != "unclear" and missing:
+        held, why = "unclear", f"without numbers of {missing} more"
     return verdict(claim.text, held, why, claim, estimates, is_modelled=evidence.is_exact)
 
 

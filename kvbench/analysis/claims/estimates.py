@@ -89,7 +89,7 @@ def ratios(
     def estimate(where: str, pairs: Sequence[tuple[float, float]]) -> Estimate | None:
         known = [(a, b) for a, b in pairs if a > 0 and b > 0]
         logs = [math.log(a) - math.log(b) for a, b in known]
-        found = _estimate(where, logs, is_ratio=True, is_exact=evidence.is_exact or is_arithmetic)
+        found = estimated(where, logs, is_ratio=True, is_exact=evidence.is_exact or is_arithmetic)
         return replace(found, margin=SAME) if found and evidence.is_exact and not is_arithmetic else found
 
     return _contrast(evidence, quantity, left, right, kind, free, estimate)
@@ -107,7 +107,7 @@ def differences(
     """`left` minus `right`, likewise: for counts that may be zero."""
 
     def estimate(where: str, pairs: Sequence[tuple[float, float]]) -> Estimate | None:
-        return _estimate(where, [a - b for a, b in pairs], is_ratio=False, is_exact=evidence.is_exact)
+        return estimated(where, [a - b for a, b in pairs], is_ratio=False, is_exact=evidence.is_exact)
 
     return _contrast(evidence, quantity, left, right, kind, free, estimate)
 
@@ -127,7 +127,7 @@ def average_ratio(
     known = [one for one in logs if one]
     shared = sorted(set.intersection(*map(set, known))) if known else []
     means = [sum(one[n] for one in known) / len(known) for n in shared]
-    found = _estimate(where, means, is_ratio=True, is_exact=evidence.is_exact)
+    found = estimated(where, means, is_ratio=True, is_exact=evidence.is_exact)
     if found is None:
         return Finding(lack=f"no sample has {name_of(quantity)} of all pairs, other than zero")
     return Finding((replace(found, margin=SAME) if evidence.is_exact else found,), missing=len(logs) - len(known))
@@ -147,9 +147,22 @@ def levels(
         values = list(case.values(quantity).values())
         on_logs = is_scale and bool(values) and min(values) > 0
         values = [math.log(value) for value in values] if on_logs else values
-        found.append(_estimate(label, values, is_ratio=on_logs, is_exact=evidence.is_exact))
+        found.append(estimated(label, values, is_ratio=on_logs, is_exact=evidence.is_exact))
     known = tuple(one for one in found if one is not None)
     return Finding(known, missing=len(found) - len(known))
+
+
+def most(evidence: Evidence, quantity: Quantity, settings: Mapping[str, Any]) -> Finding:
+    """The largest sample of every case with these settings, for what must never happen: once is certain, and a mean
+    over the samples would hide it."""
+    found = levels(evidence, quantity, settings)
+    cases = [case for case in evidence.where(settings) if case.values(quantity)]
+    tops = [max(case.values(quantity).values()) for case in cases]
+    estimates = [
+        replace(one, theta=top, se=0.0, is_exact=one.is_exact or top > 0)
+        for one, top in zip(found.estimates, tops, strict=True)
+    ]
+    return replace(found, estimates=tuple(estimates))
 
 
 def merged(*findings: Finding) -> Finding:
@@ -206,7 +219,8 @@ def _pairs(
     return pairs, "" if pairs else f"no two cases differ in {words_of(left)} and {words_of(right)} alone"
 
 
-def _estimate(where: str, values: Sequence[float], *, is_ratio: bool, is_exact: bool) -> Estimate | None:
+def estimated(where: str, values: Sequence[float], *, is_ratio: bool, is_exact: bool) -> Estimate | None:
+    """From one value a sample, logarithms for a ratio."""
     if not values:
         return None
     if len(values) == 1:

@@ -68,6 +68,7 @@ def percent(share: float) -> str:
     return f"{100 * share:g} %"
 
 
+_SAME_BAND = between(1 - SAME, 1 + SAME)
 DIFFERENT = Band(f"a difference of more than {percent(SAME)}")
 """What `differs` looks for, in words."""
 
@@ -95,7 +96,7 @@ def everywhere(claim: Claim, finding: Finding, *, where: str = "", is_modelled: 
         return not_tested(text, finding.lack or "nothing to compare", is_modelled=is_modelled)
     held, why = _everywhere(claim.wanted, finding.estimates)
     if held == "held" and finding.missing:
-        held, why = "unclear", f"without numbers of {finding.missing} more"
+        held, why = "unclear", _unknown(finding)
     return verdict(text, held, why, claim, finding.estimates, is_modelled=is_modelled)
 
 
@@ -120,19 +121,37 @@ def opposed(
     pairs = [(one, by_place[one.where]) for one in first.estimates if one.where in by_place]
     if lack or not pairs:
         return not_tested(claim, lack or "nothing to compare", is_modelled=is_modelled)
-    estimates = [one for pair in pairs for one in pair]
-    if any(one.is_lone for one in estimates):
+    if any(one.is_lone for pair in pairs for one in pair):
         held, why = _unclear_for_one_sample()
     else:
-        chance = CHANCE / len(pairs)
-        products = [_side(a.interval(chance)) * _side(b.interval(chance)) for a, b in pairs]
-        plain = [_side(a.interval()) * _side(b.interval()) for a, b in pairs]
-        held = "not held" if 1 in products else "held" if all(one == -1 for one in plain) else "unclear"
-        why = "an interval includes no change" if held == "unclear" else ""
+        held, why = _opposed(pairs)
+    places = max(len(one.estimates) + one.missing for one in (first, second))
+    if held == "held" and places > len(pairs):
+        held, why = "unclear", _unknown(Finding(missing=places - len(pairs)))
     sides = list(zip(names, zip(*pairs, strict=True), strict=True))
     told = ", ".join(f"{name} {_listed(side, claim.unit)}" for name, side in sides)
     points = [replace(one, where=_place(name, one.where)) for name, side in sides for one in side]
     return verdict(claim.text, held, why, claim, points, is_modelled=is_modelled, told=told)
+
+
+def _opposed(pairs: Sequence[tuple[Estimate, Estimate]]) -> tuple[Held, str]:
+    chance = CHANCE / len(pairs)
+    if any(_side(a.interval(chance)) * _side(b.interval(chance)) == 1 for a, b in pairs):
+        return "not held", ""
+    if any(_moves_alone(*pair, chance) or _moves_alone(*pair[::-1], chance) for pair in pairs):
+        return "not held", f"one of them within {percent(SAME)} of no change"
+    if all(_side(a.interval()) * _side(b.interval()) == -1 for a, b in pairs):
+        return "held", ""
+    return "unclear", "an interval includes no change"
+
+
+def _moves_alone(one: Estimate, other: Estimate, chance: float) -> bool:
+    """Whether `one` is off 1 for certain while `other` is as good as 1; two ways to err share the chance."""
+    return _side(one.interval(chance / 2)) != 0 and _same(other, chance / 2)
+
+
+def _unknown(finding: Finding) -> str:
+    return f"without numbers of {finding.missing} more" if finding.missing else ""
 
 
 def _place(*parts: str) -> str:
@@ -145,32 +164,35 @@ def _side(interval: tuple[float, float]) -> int:
 
 
 def differs(claim: Claim, finding: Finding, *, is_modelled: bool = False) -> ClaimVerdict:
-    """Held when some ratio is off 1 for certain, not held when all are within `SAME` of it."""
+    """Held when some ratio is off 1 by more than `SAME` for certain, not held when none is."""
     if finding.lack or not finding.estimates:
         return not_tested(claim, finding.lack or "nothing to compare", is_modelled=is_modelled)
     estimates = [replace(one, margin=0.0) for one in finding.estimates]
     chance = CHANCE / len(estimates)
     if any(one.is_lone for one in estimates):
         held, why = _unclear_for_one_sample()
-    elif all(_same(one, CHANCE) for one in estimates):
-        held, why = "not held", f"within {percent(SAME)} of each other"
-    elif any(not _contains(one.interval(chance), 1.0) for one in estimates):
-        held, why = "held", ""
+    elif any(_SAME_BAND.refutes(one.interval(chance)) for one in estimates):
+        held, why = "held", _unknown(finding)
+    elif not all(_same(one, CHANCE) for one in estimates):
+        held, why = "unclear", f"no interval is wholly beyond {percent(SAME)}"
+    elif finding.missing:
+        held, why = "unclear", _unknown(finding)
     else:
-        held, why = "unclear", "the interval includes no difference"
+        held, why = "not held", f"within {percent(SAME)} of each other"
     return verdict(claim.text, held, why, claim, finding.estimates, is_modelled=is_modelled)
 
 
 def _everywhere(wanted: Band, estimates: Sequence[Estimate]) -> tuple[Held, str]:
-    if any(one.is_lone for one in estimates):
-        return _unclear_for_one_sample()
     chance = CHANCE / len(estimates)
-    same = [one for one in estimates if wanted.is_change and one.is_ratio and _same(one, chance)]
-    against = [one for one in estimates if one in same or wanted.refutes(one.interval(chance))]
+    known = [one for one in estimates if not one.is_lone]
+    same = [one for one in known if wanted.is_change and one.is_ratio and _same(one, chance)]
+    against = [one for one in known if one in same or wanted.refutes(one.interval(chance))]
     if against:
         many = f"in {len(against)} of {len(estimates)} places" if len(estimates) > 1 else ""
         why = f"within {percent(SAME)} of no change" if len(same) == len(against) else _beside(wanted, against)
         return "not held", " ".join(filter(None, (why, many)))
+    if len(known) < len(estimates):
+        return _unclear_for_one_sample()
     if all(wanted.holds(one.interval()) for one in estimates):
         return "held", ""
     if all(one.margin for one in estimates):
@@ -187,7 +209,7 @@ def _beside(wanted: Band, estimates: Sequence[Estimate]) -> str:
 
 
 def _same(one: Estimate, chance: float) -> bool:
-    return between(1 - SAME, 1 + SAME).holds(one.interval(chance))
+    return _SAME_BAND.holds(one.interval(chance))
 
 
 def _unclear_for_one_sample() -> tuple[Held, str]:
@@ -240,10 +262,6 @@ def _point(one: Estimate) -> dict[str, Any]:
         "high": high if known else None,
         "samples": one.samples,
     }
-
-
-def _contains(interval: tuple[float, float], value: float) -> bool:
-    return interval[0] <= value <= interval[1]
 
 
 def _ratio(value: float) -> str:

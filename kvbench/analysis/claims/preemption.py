@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kvbench.analysis.claims.estimates import Finding, ratios
 from kvbench.analysis.claims.evidence import Evidence
-from kvbench.analysis.claims.judge import DIFFERENT, Claim, differs
+from kvbench.analysis.claims.judge import DIFFERENT, Claim, differs, not_tested
 from kvbench.analysis.claims.types import ClaimVerdict
 
 SWAP, RECOMPUTE = {"preemption": "swap"}, {"preemption": "recompute"}
@@ -22,13 +22,17 @@ def check(evidence: Evidence) -> list[ClaimVerdict]:
     found = []
     for metric, (words, quantity) in METRICS.items():
         claim = Claim(f"Recompute and swap differ in {words}", f"{quantity}, swap over recompute:", DIFFERENT)
-        found.append(differs(claim, ratios(evidence, metric, SWAP, RECOMPUTE), is_modelled=evidence.is_exact))
+        found.append(_verdict(evidence, claim, ratios(evidence, metric, SWAP, RECOMPUTE)))
     for metric, (words, quantity) in METRICS.items():
         text = f"Victims by LRC, LRC+age and FIFO differ in {words}"
         claim = Claim(text, f"{quantity}, over first-arrived:", DIFFERENT)
-        found.append(differs(claim, _victims(evidence, metric), is_modelled=evidence.is_exact))
+        found.append(_verdict(evidence, claim, ratios(evidence, metric, {"victim": VICTIMS}, {"victim": FIFO})))
     return found
 
 
-def _victims(evidence: Evidence, metric: str) -> Finding:
-    return ratios(evidence, metric, {"victim": VICTIMS}, {"victim": FIFO})
+def _verdict(evidence: Evidence, claim: Claim, finding: Finding) -> ClaimVerdict:
+    """Where nobody lost blocks, nothing is said of who loses them and how."""
+    counts = [count for case in evidence.where({}) for count in case.values("preemptions").values()]
+    if finding.estimates and counts and not any(counts):
+        return not_tested(claim, "nobody was preempted in this run", is_modelled=evidence.is_exact)
+    return differs(claim, finding, is_modelled=evidence.is_exact)

@@ -14,6 +14,7 @@ from kvbench.spec.load import load_suite, suite_names
 from tests.analysis.claims.made_up import MADE_UP, WINDOWS
 from tests.analysis.claims.runs import checked, evidence, words
 
+SQUARE = "Without caching prefill grows with the square of the conversation"
 ARITHMETIC = {
     "fp8 and int8 halve KV bytes",
     "A latent cache needs a fraction of the bytes of MHA",
@@ -138,3 +139,45 @@ def test_drafts_that_are_wrong_say_nothing_of_the_latency_of_right_ones() -> Non
     wrong = ({"speculation": "prompt-lookup"}, {"tpot_p50_s": 0.02, "accepted_share": 0.1})
     (verdict,) = (one for one in checked("speculative", evidence([plain, wrong])) if "Latency" in one.claim)
     assert (verdict.held, verdict.because) == ("not tested", "these drafts are mostly wrong")
+
+
+def conversations(power: float, numbers: tuple[int, ...] = (1, 2, 4, 8)) -> Evidence:
+    """Without caching the prefill of a conversation of n turns grows with n to this power."""
+    return evidence(
+        [
+            (
+                {"turns": turns, "prefix_cache": "none"},
+                {"prefill_tokens_total": 4000.0 * turns ** (power - 1), "requests_total": [40.0] * 5},
+            )
+            for turns in numbers
+        ]
+    )
+
+
+@pytest.mark.parametrize(
+    ("power", "word"), [(1.0, "not held"), (1.2, "not held"), (2.0, "held"), (3.0, "not held"), (0.5, "not held")]
+)
+def test_only_growth_with_the_square_is_growth_with_the_square(power: float, word: str) -> None:
+    assert words("prefix-cache", conversations(power))[SQUARE] == word
+
+
+def test_two_lengths_of_conversation_do_not_tell_the_square_from_other_growth() -> None:
+    assert words("prefix-cache", conversations(2.0, (1, 8)))[SQUARE] == "not tested"
+
+
+def test_where_nobody_is_preempted_nothing_is_said_of_victims() -> None:
+    engine, _ = MADE_UP["preemption"](True)
+    for count, word in ((0.0, "not tested"), (7.0, "held")):
+        run = evidence([(axes, {**metrics, "preemptions": count}) for axes, metrics in engine])
+        assert set(words("preemption", run).values()) == {word}
+
+
+@pytest.mark.parametrize("suite", ["admission", "systems"])
+def test_one_pause_in_one_sample_refutes_that_there_are_none(suite: str) -> None:
+    engine, _ = MADE_UP[suite](True)
+    never = [0.0, 0.0, 0.0, 0.0, 0.0]
+    for counts, word in ((never, "held"), ([*never[:4], 1.0], "not held")):
+        run = evidence(
+            [(axes, {**m, "preemptions": counts if m["preemptions"] == 0 else m["preemptions"]}) for axes, m in engine]
+        )
+        assert next(held for claim, held in words(suite, run).items() if "pauses" in claim) == word

@@ -9,7 +9,7 @@ import pytest
 
 from kvbench.analysis.claims.best import best_among
 from kvbench.analysis.claims.estimates import Estimate, Finding
-from kvbench.analysis.claims.judge import Claim, everywhere, more_than
+from kvbench.analysis.claims.judge import DIFFERENT, Claim, differs, everywhere, more_than
 from tests.analysis.claims.runs import evidence
 
 CLAIM = Claim("it is more", "a over b", more_than(1))
@@ -45,6 +45,16 @@ def test_a_claim_that_is_not_so_somewhere_holds_in_at_most_one_run_of_forty(effe
 def test_a_claim_that_is_so_everywhere_is_refuted_in_at_most_one_run_of_forty(places: int) -> None:
     """The effect is just there, and so are chances to miss it; within 2 % of none is no effect, hence above."""
     assert rate("not held", [0.02] * places, 4) <= most(0.025)
+
+
+@pytest.mark.parametrize(
+    ("effects", "word"), [([0.0], "held"), ([0.019], "held"), ([0.0198] * 4, "held"), ([0.021], "not held")]
+)
+def test_a_difference_is_claimed_or_denied_wrongly_in_at_most_one_run_of_forty(effects: list[float], word: str) -> None:
+    rng = np.random.default_rng(9)
+    claim = Claim("they differ", "a over b", DIFFERENT)
+    findings = (Finding(tuple(simulated(rng, effect, 4) for effect in effects)) for _ in range(RUNS))
+    assert sum(differs(claim, one).held == word for one in findings) / RUNS <= most(0.025)
 
 
 def test_of_equal_settings_none_is_often_called_the_best() -> None:

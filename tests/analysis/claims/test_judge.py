@@ -13,9 +13,20 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from kvbench.analysis.claims.best import best_among
-from kvbench.analysis.claims.estimates import Estimate, Finding, average_ratio, differences, levels, ratios
+from kvbench.analysis.claims.estimates import Estimate, Finding, average_ratio, differences, levels, most, ratios
 from kvbench.analysis.claims.evidence import Evidence
-from kvbench.analysis.claims.judge import Band, Claim, about, between, differs, everywhere, less_than, more_than
+from kvbench.analysis.claims.judge import (
+    DIFFERENT,
+    Band,
+    Claim,
+    about,
+    between,
+    differs,
+    everywhere,
+    less_than,
+    more_than,
+    opposed,
+)
 from tests.analysis.claims.runs import around, evidence
 
 CLAIM = Claim("it is more", "a over b", more_than(1))
@@ -102,6 +113,75 @@ def test_one_of_many_places_must_be_further_off_to_refute() -> None:
 def test_settings_differ_when_the_ratio_is_off_1_and_are_the_same_within_two_percent(value: float, word: str) -> None:
     spread = 0.02 if word == "unclear" else 0.001
     assert differs(CLAIM, Finding((Estimate("", math.log(value), spread, 4.0, 5, is_ratio=True),))).held == word
+
+
+def ratio_of(value: float, se: float = 0.001) -> Estimate:
+    return Estimate("", math.log(value), se, 4.0, 5, is_ratio=True)
+
+
+@pytest.mark.parametrize(("values", "word"), [((1.01, 1.01), "not held"), ((1.01, 1.5), "held"), ((0.9, 1.0), "held")])
+def test_a_difference_counts_where_it_is_certain_to_be_more_than_two_percent(
+    values: tuple[float, ...], word: str
+) -> None:
+    assert differs(CLAIM, Finding(tuple(map(ratio_of, values)))).held == word
+
+
+def test_a_small_difference_that_is_certain_beside_an_unsure_one_is_not_what_differs() -> None:
+    """+0.5 % for sure and something between -7 and +9 %: nothing here is beyond 2 % for certain."""
+    assert differs(CLAIM, Finding((ratio_of(1.005, 0.0005), ratio_of(1.01, 0.03)))).held == "unclear"
+
+
+def test_what_has_no_numbers_may_differ() -> None:
+    alike, different = (ratio_of(1.001),), (ratio_of(1.001), ratio_of(1.5))
+    assert differs(Claim("", "", DIFFERENT), Finding(alike, missing=1)).held == "unclear"
+    verdict = differs(Claim("", "", DIFFERENT), Finding(different, missing=1))
+    assert (verdict.held, "without numbers of 1 more" in verdict.because) == ("held", True)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "word"),
+    [
+        (ratio_of(0.5), ratio_of(1.5), "held"),
+        (ratio_of(1.5), ratio_of(0.5), "held"),
+        (ratio_of(1.5), ratio_of(1.5), "not held"),
+        (ratio_of(0.5), ratio_of(0.5), "not held"),
+        (ratio_of(0.5), ratio_of(1.001), "not held"),
+        (ratio_of(0.5, 0.5), ratio_of(1.5), "unclear"),
+        (ratio_of(1.001), ratio_of(1.001), "unclear"),
+    ],
+)
+def test_opposed_numbers_move_both_and_apart(first: Estimate, second: Estimate, word: str) -> None:
+    pair = Finding((first,)), Finding((second,))
+    assert opposed(CLAIM, *pair, names=("a", "b")).held == word
+
+
+def test_opposed_numbers_of_which_a_place_is_missing_do_not_hold() -> None:
+    pair = Finding((ratio_of(0.5),), missing=1), Finding((ratio_of(1.5),))
+    assert opposed(CLAIM, *pair, names=("a", "b")).held == "unclear"
+
+
+@pytest.mark.parametrize(
+    ("counts", "word"), [([0, 0, 0], "held"), ([0, 0, 1], "not held"), ([0], "unclear"), ([3], "not held")]
+)
+def test_what_must_never_happen_is_refuted_by_once(counts: list[float], word: str) -> None:
+    claim = Claim("never", "preemptions", Band("none", low=0, high=0), "")
+    found = most(evidence([(A, {"preemptions": counts})], samples=len(counts)), "preemptions", A)
+    assert everywhere(claim, found).held == word
+
+
+def test_a_place_that_refutes_is_enough_beside_one_with_a_single_sample() -> None:
+    alone = Estimate("", math.log(2.0), 0.0, 0.0, 1, is_ratio=True)
+    assert everywhere(CLAIM, Finding((alone, ratio_of(0.5)))).held == "not held"
+    assert everywhere(CLAIM, Finding((alone, ratio_of(2.0)))).held == "unclear"
+
+
+def test_a_rival_without_numbers_may_be_the_best() -> None:
+    cases = [({"block_size": size}, {"output_tokens_per_s": v}) for size, v in ((4, 90.0), (16, 100.0), (64, 95.0))]
+    words = [
+        best_among(CLAIM, evidence(cases, failed=failed), "output_tokens_per_s", "block_size", (16,)).held
+        for failed in ((), (2,))
+    ]
+    assert words == ["held", "unclear"]
 
 
 @given(st.floats(-5, 5), st.floats(0, 5))
