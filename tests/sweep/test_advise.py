@@ -232,6 +232,17 @@ def test_a_fitted_file_answers_for_its_own_model_and_weights_only_and_says_what_
             advise(replace(question, **change))
 
 
+def test_a_fitted_file_offers_the_settings_that_it_was_fitted_on(tmp_path: Path) -> None:
+    path = tmp_path / "fit.json"
+    seen = {"prefix_cache": ("hash", "none"), "batch_policy": ("chunked",)}
+    write_fitted(path, with_digest(replace(fitted_file(), settings=seen)))
+    question = Question(sample=from_sides("40", "12"), results=(path,), overrides=("block_size=16",), requests=8)
+    found = advise(replace(question, axes=("block_size", "prefix_cache")))
+    assert {row.settings.prefix_cache for row in found.rows} == {"hash", "none"}
+    with pytest.raises(UsageError, match="values of batch_policy"):
+        advise(replace(question, axes=("batch_policy",)))
+
+
 def test_without_runs_everything_is_called_modelled(capsys: pytest.CaptureFixture[str]) -> None:
     words = [
         "recommend",

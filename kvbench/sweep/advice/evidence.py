@@ -27,7 +27,7 @@ from kvbench.sweep.advice.known import (
     refuse_other_model,
     settled_by_the_first,
 )
-from kvbench.sweep.advice.question import BLOCK_SIZES, varied_values
+from kvbench.sweep.advice.question import BLOCK_SIZES, NAMED_AXES, varied_values
 
 if TYPE_CHECKING:
     from kvbench.devices.facts import Device
@@ -139,6 +139,7 @@ def _of_file(question: Question, path: Path) -> Evidence:
         values={
             "block_size": [size for size in (4, *BLOCK_SIZES) if low <= size <= high],
             "kv_dtype": list(dict.fromkeys(fit.kv_dtype for fit in source.configurations)),
+            **{name: sorted(source.settings.get(name, ())) for name in NAMED_AXES},
         },
         errors=source.case_errors(THROUGHPUT),
         notes=(

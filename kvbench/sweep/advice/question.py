@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from kvbench.analysis.advice.lengths import LengthSample
 
 AXES = ("block_size", "kv_dtype", "batch_policy", "prefix_cache", "offload")
+NAMED_AXES = ("batch_policy", "prefix_cache", "offload")
+"""Those whose values are names"""
 BLOCK_SIZES = (8, 16, 32, 64, 128, 256)
 SUITE = "recommend"
 NAME = "engine."
