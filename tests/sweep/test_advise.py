@@ -372,7 +372,7 @@ def test_one_row_is_answered_with_the_note_that_it_is_no_distribution(
             "which values of offload",
         ),
         (["--lengths", "10", "--outputs", "5", "-a", "block_size=0"], "block_size"),
-        (["--lengths", "10", "--outputs", "5", "--results", "{empty}.gone"], "no plan.json"),
+        (["--lengths", "10", "--outputs", "5", "--results", "{empty}.gone"], "nothing of that name"),
         (["--lengths", "10", "--outputs", "5", "--model", "no-such-model"], "no-such-model"),
         (["--lengths", "10", "--outputs", "5", "--gpu", "abacus"], "abacus"),
         (["--lengths", "10", "--outputs", "5", "--trace-format", "azure"], "--trace-format is for --trace"),
