@@ -32,7 +32,8 @@ class NaivePolicy:
     def victim(self) -> int | None:
         cached = [block for block in self.known if self.pool.state[block] == CACHED]
         able = [block for block in cached if not self.cut_off(block)]
-        return min(able, key=lambda block: self.rank(block, cached)) if able else None
+        most = max(map(self.references, cached)) if able and self.settings.eviction.endswith("lrc-age") else 0
+        return min(able, key=lambda block: self.rank(block, most)) if able else None
 
     def cut_off(self, block: int) -> list[int]:
         """Published blocks that no look-up could reach any more if this one went alone."""
@@ -44,8 +45,11 @@ class NaivePolicy:
             lost += [child for child, parent in set(self.known.values()) if parent == one]
         return [other for other, found in self.known.items() if found[0] in lost and other != block]
 
-    def rank(self, block: int, cached: list[int]) -> tuple[Any, ...]:
-        """The one with the least rank goes."""
+    def references(self, block: int) -> int:
+        return len(self.cut_off(block)) + self.hits(block)
+
+    def rank(self, block: int, most: int) -> tuple[Any, ...]:
+        """The one with the least rank goes. `most`: the largest number of references of a cached block."""
         settings, name = self.settings, self.settings.eviction.removeprefix("checked ")
         hits, content = self.hits(block), self.known[block][0]
         if name == "fifo":
@@ -53,13 +57,11 @@ class NaivePolicy:
         if name == "lfu":
             return hits, self.last_use(block)
         if name == "lrc":
-            return len(self.cut_off(block)) + hits, -self.depth(content), self.last_use(block)
+            return self.references(block), -self.depth(content), self.last_use(block)
         if name == "lrc-age":
-            references = (
-                max(len(self.cut_off(one)) + self.hits(one) for one in cached) - len(self.cut_off(block)) - hits
-            )
             age = len(self.releases) - self.last_use(block)[0]
-            return -(settings.lrc_alpha * references + settings.lrc_beta * age), self.last_use(block)
+            missing = most - self.references(block)
+            return -(settings.lrc_alpha * missing + settings.lrc_beta * age), self.last_use(block)
         if name == "priority":
             return max(int(what[1:]) for what, of in self.log if of == content and what[0] == "p"), self.last_use(block)
         return (self.last_use(block),)
