@@ -138,7 +138,7 @@ def result(file: FittedFile, training: Sequence[Run], held_out: Sequence[Run]) -
     covered, values = (sum(one[name] for one in found) for name in ("samples_covered", "samples"))
     return {
         "benchmark": "prediction", "device": file.device.name, "threads": file.threads, "model": file.model,
-        "training_samples": sum(len(run.case_rows) for run in training), "held_out_cases": len(checked),
+        "training_samples": sum(fit.samples for fit in file.configurations), "held_out_cases": len(checked),
         "held_out_samples": sum(len(case.samples) for case in checked),
         "slowed_samples": slowed([*training, *held_out]), "metrics": metrics,
         "values": values, "coverage": covered / values if values else None, "coverage_bar": COVERAGE,
